@@ -1,0 +1,1 @@
+"""Keeps GPUs full from live data: sources, stages, and a loader that resumes exactly."""

@@ -1,0 +1,102 @@
+"""The seam between reading and processing on one side, and the trainer's loader on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from forebay.errors import ConfigError
+from forebay.rng import Run
+from forebay.slice import Slice
+from forebay.source import Owns, Source
+from forebay.stage import Stage
+from forebay.state import Position
+
+Order: TypeAlias = Literal["split", "arrival", "deterministic"]
+"""``split``: splits interleave as data comes, each in its own order. ``arrival``: a slice that is
+not ready is overtaken by later ones, also of its own split. ``deterministic``: one fixed order,
+whatever the timing; waits for the slowest split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an engine is to run."""
+
+    source: Source
+    stages: Sequence[Stage] = ()
+    positions: Mapping[str, Position]
+    owns: Owns
+    run: Run
+    order: Order = "split"
+    max_bytes: int = 256 << 20
+    """Bound on the bytes in flight: read, being processed, and finished but not released."""
+    workers: tuple[int, int] | None = None
+    """Least and most workers of the pool; None leaves it to the engine."""
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1:
+            raise ConfigError(f"max_bytes must be positive, not {self.max_bytes}")
+        if self.workers is not None and not 1 <= self.workers[0] <= self.workers[1]:
+            raise ConfigError(f"workers must be (least, most) with 1 <= least, not {self.workers}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStats:
+    """One pool of workers at this moment; seconds and counts since the start."""
+
+    workers: int
+    busy_seconds: float
+    queued_slices: int
+    rows: int
+
+
+class Feed(Protocol):
+    """Finished slices, in the promised order. Used by one thread, unless said."""
+
+    @property
+    def positions(self) -> Mapping[str, Position]:
+        """Where the reading of each owned split began, as the reader resolved it."""
+
+    @property
+    def done(self) -> bool:
+        """Whether a bounded source was read to its end and every slice was taken."""
+
+    def take(self, timeout: float) -> Slice | None:
+        """The next finished slice, or None if none came within ``timeout`` seconds.
+
+        Slices without rows are given, too: they move positions and carry failures. A failure of
+        the reader or of a stage is raised here, after all slices finished before it.
+        """
+
+    def release(self, s: Slice) -> None:
+        """Give back the room of a slice whose rows were all delivered. Any thread."""
+
+    def want(self, splits: Collection[str]) -> None:
+        """Say which splits the taker cannot go on without; empty: any will do.
+
+        While the window is full of others, wanted splits are read beyond it, one slice at a
+        time: a full window never locks out the slice that would empty it.
+        """
+
+    def resize(self, pool: str, workers: int) -> None:
+        """Change the number of workers of a pool. Any thread."""
+
+    def pools(self) -> Mapping[str, PoolStats]:
+        """The pools by name. Any thread."""
+
+    def bytes_in_flight(self) -> int:
+        """Bytes that count against the bound. Any thread."""
+
+    def ends(self) -> Mapping[str, int]:
+        """The end offset of each split as last heard from the source. Any thread."""
+
+    def close(self) -> None:
+        """Stop reading and processing; leaves no thread, process or connection."""
+
+
+class Engine(Protocol):
+    """Where stages run. Holds configuration only."""
+
+    def start(self, plan: Plan) -> Feed:
+        """Open the source and begin reading. Nothing was started if it raises."""

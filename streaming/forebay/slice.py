@@ -1,0 +1,127 @@
+"""A slice: consecutive rows of one split, each with its offset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forebay.columns import Columns, cut, nbytes, row_count
+
+Token: TypeAlias = Mapping[str, Any]
+"""What a reader needs beside an offset to find a row again, as plain JSON: a topic id, an epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A row that a stage could not process: a dead letter to be."""
+
+    offset: int
+    stage: str
+    reason: str
+    original: Mapping[str, Any]
+    """The row as it came from the source, by column: bytes, numbers, header pairs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Rows of one split together with their place in it.
+
+    A slice answers for the offsets ``start`` to ``next_offset``, whether or not a row came of
+    each: records that were filtered out, compacted away or dead-lettered are covered too. One
+    record may give several rows (expand); they stand together and share its offset.
+    """
+
+    split: str
+    columns: Columns
+    offsets: NDArray[np.int64]
+    """Offset of the source record of each row, shape ``[rows]``; never decreases."""
+    start: int
+    """First offset this slice answers for."""
+    next_offset: int
+    """Where reading goes on: one past the last offset this slice answers for."""
+    lead: int = 0
+    """Rows of the first record that were delivered before this slice."""
+    skip: int = 0
+    """Rows of the record at ``next_offset`` that belong to this slice or to earlier ones."""
+    token: Token | None = None
+    """Valid at every offset of this slice and at ``next_offset``."""
+    event_times: NDArray[np.int64] | None = None
+    """Event time of each row, milliseconds since the epoch."""
+    resets: bool = False
+    """The split began anew (topic re-created, log truncated): its earlier position is void."""
+    failures: tuple[Failure, ...] = field(default=())
+    ticket: int = 0
+    """The engine's number for the room this slice takes in its window."""
+
+    def __post_init__(self) -> None:
+        rows = row_count(self.columns) if self.columns else 0
+        if rows != len(self.offsets):
+            raise ValueError(f"{self.split}: {rows} rows but {len(self.offsets)} offsets")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the rows."""
+        return nbytes(self.columns) + self.offsets.nbytes
+
+    def head(self, n: int) -> Slice:
+        """The first ``n`` rows; answers for all offsets before the first row left out."""
+        if n >= len(self):
+            return self
+        return replace(
+            self._rows(0, n),
+            next_offset=int(self.offsets[n]),
+            skip=self._rows_before(n),
+            failures=tuple(f for f in self.failures if f.offset < self.offsets[n]),
+        )
+
+    def tail(self, n: int) -> Slice:
+        """All but the first ``n`` rows: exactly what ``head(n)`` left out."""
+        if n <= 0:
+            return self
+        if n >= len(self):
+            return replace(
+                self._rows(n, n), start=self.next_offset, lead=self.skip, resets=False, failures=()
+            )
+        return replace(
+            self._rows(n, len(self)),
+            start=int(self.offsets[n]),
+            lead=self._rows_before(n),
+            resets=False,
+            failures=tuple(f for f in self.failures if f.offset >= self.offsets[n]),
+        )
+
+    def between(self, start: int, stop: int, skip: int = 0) -> Slice:
+        """The part at offsets ``start`` to ``stop``, less the first ``skip`` rows of ``start``."""
+        a, b = (int(i) for i in np.searchsorted(self.offsets, [start, stop]))
+        of_record = int(np.searchsorted(self.offsets, start, "right")) - a
+        done_before = self.lead if start <= self.start else 0
+        a = min(a + min(max(skip - done_before, 0), of_record), b)
+        return replace(
+            self._rows(a, b),
+            start=max(start, self.start),
+            next_offset=min(stop, self.next_offset),
+            lead=max(skip if start >= self.start else 0, done_before),
+            skip=self.skip if stop >= self.next_offset else 0,
+            failures=tuple(f for f in self.failures if start <= f.offset < stop),
+        )
+
+    def _rows(self, a: int, b: int) -> Slice:
+        times = self.event_times
+        return replace(
+            self,
+            columns=cut(self.columns, a, b),
+            offsets=self.offsets[a:b],
+            event_times=None if times is None else times[a:b],
+        )
+
+    def _rows_before(self, n: int) -> int:
+        """Rows of record ``offsets[n]`` that lie before row ``n``, delivered ones included."""
+        first = int(np.searchsorted(self.offsets, self.offsets[n]))
+        return n - first + (self.lead if first == 0 else 0)

@@ -1,0 +1,241 @@
+"""What a checkpoint holds: for each split, which records the trainer was given.
+
+Positions are kept by split, never by rank: the states of N ranks merge into one, and any number
+of ranks can go on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from forebay.errors import StateError
+from forebay.slice import Slice, Token
+
+VERSION = 1
+_END_OF_TIME = 1 << 62
+
+
+class Range(NamedTuple):
+    """Offsets ``start`` to ``stop``, of which ``skip`` rows of the first record are done."""
+
+    start: int
+    stop: int
+    skip: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """All records of a split before ``offset`` were delivered, except the pending ranges."""
+
+    offset: int
+    skip: int = 0
+    """Rows already delivered that stages made of the record at ``offset``."""
+    pending: tuple[Range, ...] = ()
+    """Ranges before ``offset`` that were overtaken: ordered, apart, not yet delivered."""
+    token: Token | None = None
+    base: int | None = None
+    """The first offset of the split that this run ever read."""
+
+    @property
+    def low(self) -> int:
+        """The oldest offset that was not wholly delivered: where reading must begin."""
+        return self.pending[0].start if self.pending else self.offset
+
+    def undelivered(self) -> Iterator[Range]:
+        """The ranges still to be delivered, the last one open-ended."""
+        yield from self.pending
+        yield Range(self.offset, _END_OF_TIME, self.skip)
+
+    def remaining(self, s: Slice) -> list[Slice]:
+        """The parts of ``s`` that were not delivered, each of one contiguous range."""
+        if s.resets or (not self.pending and (self.offset, self.skip) <= (s.start, s.lead)):
+            return [s]
+        ranges = [r for r in self.undelivered() if r.start < s.next_offset and r.stop > s.start]
+        parts = [s.between(r.start, r.stop, r.skip) for r in ranges]
+        return [p for p in parts if len(p) or p.next_offset > p.start or p.failures]
+
+    def advance(self, s: Slice) -> Position:
+        """The position after ``s``, too, was delivered."""
+        if s.resets:
+            return Position(s.start, base=s.start).advance(replace(s, resets=False))
+        pending = list(_without(self.pending, s))
+        offset, skip = self.offset, self.skip
+        if s.start > offset:
+            pending.append(Range(offset, s.start, skip))
+        if s.next_offset > offset or (s.next_offset == offset and s.skip > skip):
+            offset, skip = s.next_offset, s.skip
+        return Position(offset, skip, tuple(pending), s.token or self.token, self.base)
+
+    def covers(self, other: Position) -> bool:
+        """Whether everything that ``other`` says was delivered is delivered here, too."""
+        if (self.offset, self.skip) < (other.offset, other.skip):
+            return False
+        return all(any(_inside(r, o) for o in other.undelivered()) for r in self.pending)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; pending ranges relative to ``offset``, defaults left out."""
+        out: dict[str, Any] = {"offset": self.offset}
+        if self.skip:
+            out["skip"] = self.skip
+        if self.pending:
+            out["pending"] = [[self.offset - a, b - a, n] for a, b, n in self.pending]
+        if self.token:
+            out["token"] = dict(self.token)
+        if self.base is not None:
+            out["base"] = self.base
+        return out
+
+    @classmethod
+    def from_json(cls, split: str, d: Any) -> Position:
+        """The inverse of ``to_json``.
+
+        Raises:
+            StateError: ``d`` is not what ``to_json`` gives; the message names the split.
+        """
+        try:
+            offset = _integer(d["offset"])
+            pending = tuple(
+                Range(offset - _integer(back), offset - back + _integer(length), _integer(skip))
+                for back, length, skip in d.get("pending", ())
+            )
+            base = d.get("base")
+            return cls(
+                offset,
+                _integer(d.get("skip", 0)),
+                pending,
+                d.get("token"),
+                None if base is None else _integer(base),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise StateError(
+                f"the state of split {split!r} is damaged: {d!r}. Load an older checkpoint."
+            ) from e
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A shuffle window in the middle of its delivery.
+
+    Its rows are those that ``after`` has and the positions of the state have not, in the order
+    (split, offset), permuted by (seed, pass, index); the first ``delivered`` of them are done.
+    """
+
+    seed: int
+    index: int
+    delivered: int
+    after: Mapping[str, Position]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "seed": self.seed,
+            "index": self.index,
+            "delivered": self.delivered,
+            "after": {k: p.to_json() for k, p in self.after.items()},
+        }
+
+    @classmethod
+    def from_json(cls, d: Mapping[str, Any]) -> Window:
+        """The inverse of ``to_json``."""
+        try:
+            return cls(
+                seed=_integer(d["seed"]),
+                index=_integer(d["index"]),
+                delivered=_integer(d["delivered"]),
+                after={k: Position.from_json(k, p) for k, p in d["after"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise StateError(f"the state's shuffle window is damaged: {d!r}") from e
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Where a training job stands in its stream."""
+
+    splits: Mapping[str, Position] = field(default_factory=dict)
+    pass_index: int = 0
+    """How often a bounded source was read to its end before."""
+    windows: int = 0
+    """Shuffle windows that were delivered whole, in this pass."""
+    window: Window | None = None
+    batches: int = 0
+    """Batches delivered so far, over all passes and restarts."""
+
+    def advance(self, slices: Iterable[Slice]) -> State:
+        """The state after these slices, too, were delivered."""
+        return replace(self, splits=advanced(self.splits, slices))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, a few kB for 64 splits."""
+        out: dict[str, Any] = {
+            "version": VERSION,
+            "pass": self.pass_index,
+            "batches": self.batches,
+            "splits": {k: p.to_json() for k, p in self.splits.items()},
+        }
+        if self.windows:
+            out["windows"] = self.windows
+        if self.window:
+            out["window"] = self.window.to_json()
+        return out
+
+    @classmethod
+    def from_json(cls, d: Any) -> State:
+        """The inverse of ``to_json``.
+
+        Raises:
+            StateError: ``d`` is of another version, or damaged.
+        """
+        if not isinstance(d, Mapping) or "version" not in d:
+            raise StateError(
+                f"this is no state of a Forebay loader: {type(d).__name__} without a 'version'. "
+                "Pass what loader.state_dict() returned."
+            )
+        if d["version"] != VERSION:
+            raise StateError(
+                f"the state has version {d['version']!r}, this Forebay reads version {VERSION}. "
+                "Resume with the Forebay that wrote it, or start anew without a state."
+            )
+        try:
+            return cls(
+                splits={k: Position.from_json(k, p) for k, p in d["splits"].items()},
+                pass_index=_integer(d["pass"]),
+                windows=_integer(d.get("windows", 0)),
+                window=Window.from_json(d["window"]) if d.get("window") else None,
+                batches=_integer(d["batches"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise StateError("the state is damaged. Load an older checkpoint.") from e
+
+
+def advanced(splits: Mapping[str, Position], slices: Iterable[Slice]) -> dict[str, Position]:
+    """The positions after these slices, too, were delivered."""
+    out = dict(splits)
+    for s in slices:
+        out[s.split] = out.get(s.split, Position(s.start, base=s.start)).advance(s)
+    return out
+
+
+def _without(pending: Iterable[Range], s: Slice) -> Iterator[Range]:
+    """The pending ranges less what ``s`` answers for."""
+    for r in pending:
+        if s.next_offset < r.start or s.start >= r.stop:
+            yield r
+            continue
+        if r.start < s.start:
+            yield Range(r.start, s.start, r.skip)
+        if s.next_offset < r.stop:
+            same = s.next_offset == r.start
+            yield Range(s.next_offset, r.stop, max(s.skip, r.skip) if same else s.skip)
+
+
+def _inside(inner: Range, outer: Range) -> bool:
+    return (outer.start, outer.skip) <= (inner.start, inner.skip) and inner.stop <= outer.stop
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"not an integer: {value!r}")
+    return value

@@ -1,0 +1,149 @@
+"""Sources and clocks for tests: in memory, exact, and able to fail on purpose."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from forebay.errors import SourceError, StateError
+from forebay.slice import Slice
+from forebay.source import Owns, Split
+from forebay.stage import from_rows
+from forebay.state import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """In a split's data: reading here raises a ``SourceError``. Takes no offset."""
+
+    reason: str = "the test said so"
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """In a split's data: nothing more comes of the split until ``until`` is set."""
+
+    until: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySource:
+    """Splits given as lists of rows; offsets are places in the list, events left out.
+
+    A row is a dict, or any other value, which becomes the column ``value``. ``Fail`` and
+    ``Stall`` may stand between rows. Splits are polled in turn, ``slice_rows`` rows at a time.
+    """
+
+    data: Mapping[str, Sequence[Any]]
+    slice_rows: int = 7
+    bounded: bool = True
+    start: Mapping[str, int] | int = 0
+    """The first offset of each split, or of all."""
+
+    def splits(self) -> Sequence[Split]:
+        return [Split(id=k, group="memory", number=i) for i, k in enumerate(self.data)]
+
+    def open(self, positions: Mapping[str, Position], owns: Owns) -> MemoryReader:
+        for name in positions:
+            if name not in self.data:
+                known = ", ".join(self.data)
+                raise StateError(f"the state knows split {name!r}, the source has only {known}")
+        owned = [s.id for s in self.splits() if owns(s)]
+        first = {k: self.start if isinstance(self.start, int) else self.start[k] for k in owned}
+        return MemoryReader(
+            self, {k: positions.get(k, Position(first[k], base=first[k])) for k in owned}
+        )
+
+
+class MemoryReader:
+    """Reads the lists of a ``MemorySource``, its splits in turn."""
+
+    def __init__(self, source: MemorySource, positions: dict[str, Position]) -> None:
+        self._source, self._positions = source, positions
+        self._rows = {k: [v for v in source.data[k] if not _event(v)] for k in positions}
+        self._events = {k: _events_by_offset(source.data[k]) for k in positions}
+        self._next = {k: p.low for k, p in positions.items()}
+        self._turn = list(positions)
+        self._paused: frozenset[str] = frozenset()
+        self.closed = False
+
+    def positions(self) -> Mapping[str, Position]:
+        return self._positions
+
+    def poll(self, timeout: float) -> Slice | None:
+        for split in list(self._turn):
+            if split not in self._paused and (s := self._slice(split)) is not None:
+                self._turn.remove(split)
+                self._turn.append(split)
+                return s
+        threading.Event().wait(min(timeout, 0.001))
+        return None
+
+    def pause(self, splits: Collection[str]) -> None:
+        self._paused = frozenset(splits)
+
+    def finished(self) -> bool:
+        at_end = all(self._next[k] >= len(rows) for k, rows in self._rows.items())
+        return self._source.bounded and at_end
+
+    def ends(self) -> Mapping[str, int]:
+        return {k: len(rows) for k, rows in self._rows.items()}
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _slice(self, split: str) -> Slice | None:
+        start = self._next[split]
+        stop = min(start + self._source.slice_rows, len(self._rows[split]))
+        for at in range(start, stop + 1):
+            event = self._events[split].get(at)
+            if isinstance(event, Stall) and event.until.is_set():
+                continue
+            if event is not None and at == start:
+                if isinstance(event, Fail):
+                    raise SourceError(f"{split}@{at}: {event.reason}")
+                return None
+            if event is not None:
+                stop = at
+                break
+        if start >= stop:
+            return None
+        self._next[split] = stop
+        offsets = np.arange(start, stop, dtype=np.int64)
+        rows = [v if isinstance(v, dict) else {"value": v} for v in self._rows[split][start:stop]]
+        return Slice(
+            split=split, columns=from_rows(rows), offsets=offsets, start=start, next_offset=stop
+        )
+
+
+class TurnableClock:
+    """A monotonic clock that moves only when told: seconds, like ``time.monotonic``."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
+
+    def __call__(self) -> float:
+        return self._now
+
+    def turn(self, seconds: float) -> None:
+        """Move the clock forward."""
+        self._now += seconds
+
+
+def _event(value: Any) -> bool:
+    return isinstance(value, (Fail, Stall))
+
+
+def _events_by_offset(data: Sequence[Any]) -> dict[int, Fail | Stall]:
+    events: dict[int, Fail | Stall] = {}
+    offset = 0
+    for value in data:
+        if isinstance(value, (Fail, Stall)):
+            events[offset] = value
+        else:
+            offset += 1
+    return events
