@@ -1,0 +1,31 @@
+"""Topics for tests: made on whichever broker a test was given, each under a name of its own."""
+
+from __future__ import annotations
+
+import uuid
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+ADMIN_SECONDS = 20.0
+
+
+class Topics:
+    """Makes topics with unique names on one broker, so that tests can share it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+
+    def __call__(self, partitions: int = 1, config: dict[str, str] | None = None) -> str:
+        """Create a topic, wait until it exists, and return its name."""
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        self.create(name, partitions, config)
+        return name
+
+    def create(self, name: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+        topic = NewTopic(name, partitions, 1, config=config or {})
+        self.admin.create_topics([topic], operation_timeout=ADMIN_SECONDS)[name].result()
+
+    def delete(self, name: str) -> None:
+        self.admin.delete_topics([name], operation_timeout=ADMIN_SECONDS)[name].result()
