@@ -81,6 +81,19 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(
         assert str(path) in caplog.records[-1].getMessage()
 
 
+def test_whichever_byte_is_flipped_it_is_noticed(tmp_path: Path) -> None:
+    for path, save, load in (
+        (tmp_path / "a.json", checkpoint.save, checkpoint.load),
+        (tmp_path / "a.pt", checkpoint.save_torch, checkpoint.load_torch),
+    ):
+        save(path, {"i": 1})
+        save(path, {"i": 2})
+        whole = path.read_bytes()
+        for at in range(len(whole)):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            assert load(path) == {"i": 1}, at
+
+
 def test_two_damaged_files_are_one_error_that_names_both(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     checkpoint.save(path, {"i": 1})

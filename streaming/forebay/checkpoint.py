@@ -330,7 +330,8 @@ def _verify_torch(file: BinaryIO) -> None:
         raise _Damaged("the file is empty" if size == 0 else "it is cut off")
     file.seek(size - _TRAILER - 22)
     end = file.read()
-    if end[:4] != _ZIP_END or end[22 : 22 + len(_MARK)] != _MARK:
+    comment = struct.pack("<H", _TRAILER) + _MARK
+    if end[:4] != _ZIP_END or end[20 : 20 + len(comment)] != comment:
         raise _Damaged("it is cut off, or no checkpoint of Forebay")
     file.seek(0)
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
