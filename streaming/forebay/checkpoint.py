@@ -275,7 +275,7 @@ def _verified_json(data: bytes) -> bytes:
         raise _Damaged("the file is empty")
     if not trailer.startswith(_MARK):
         raise _Damaged("it is cut off, or no checkpoint of Forebay")
-    if trailer[len(_MARK) : -1] != _digest(body):
+    if trailer[len(_MARK) :] != _digest(body) + b"\n":
         raise _Damaged("its checksum does not match its content")
     return body
 
