@@ -91,8 +91,8 @@ class BudgetMeter:
             raise ErrorBudgetExceeded(
                 f"{self._failed:,} of the last {self._rows:,} rows failed, the budget is "
                 f"{self._budget.share:.2%}. Last: stage {last.stage!r} on {s.split}@{last.offset}: "
-                f"{last.reason}. Mend the stage or the producer, or raise the error budget; the "
-                "records are in the dead letters and the position was not lost."
+                f"{last.reason}. Mend the stage or the producer, or raise the error budget; a "
+                "resumed run reads these records again, none is lost."
             )
 
     def _spent(self) -> bool:

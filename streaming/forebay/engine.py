@@ -62,6 +62,9 @@ class Feed(Protocol):
     def done(self) -> bool:
         """Whether a bounded source was read to its end and every slice was taken."""
 
+    def exhausted(self) -> Collection[str]:
+        """The splits of a bounded source of which every slice was taken."""
+
     def take(self, timeout: float) -> Slice | None:
         """The next finished slice, or None if none came within ``timeout`` seconds.
 

@@ -26,7 +26,7 @@ class Failure:
     """The row as it came from the source, by column: bytes, numbers, header pairs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slice:
     """Rows of one split together with their place in it.
 
@@ -55,7 +55,8 @@ class Slice:
     """The split began anew (topic re-created, log truncated): its earlier position is void."""
     failures: tuple[Failure, ...] = field(default=())
     ticket: int = 0
-    """The engine's number for the room this slice takes in its window."""
+    """The engine's number for the room this slice takes; 0 on all but the last part of a cut one,
+    so that the room is given back when the last part was delivered."""
 
     def __post_init__(self) -> None:
         rows = row_count(self.columns) if self.columns else 0
@@ -70,6 +71,10 @@ class Slice:
         """Bytes held by the rows."""
         return nbytes(self.columns) + self.offsets.nbytes
 
+    def bare(self) -> Slice:
+        """The slice without its rows: enough for an engine to take its room back."""
+        return replace(self, columns={}, offsets=self.offsets[:0], event_times=None, failures=())
+
     def head(self, n: int) -> Slice:
         """The first ``n`` rows; answers for all offsets before the first row left out."""
         if n >= len(self):
@@ -79,6 +84,7 @@ class Slice:
             next_offset=int(self.offsets[n]),
             skip=self._rows_before(n),
             failures=tuple(f for f in self.failures if f.offset < self.offsets[n]),
+            ticket=0,
         )
 
     def tail(self, n: int) -> Slice:

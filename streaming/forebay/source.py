@@ -59,8 +59,8 @@ class Reader(Protocol):
     def pause(self, splits: Collection[str]) -> None:
         """Give nothing of these splits, and again of all others, until the next call."""
 
-    def finished(self) -> bool:
-        """Whether a bounded source was read to its end on all owned splits."""
+    def finished_splits(self) -> Collection[str]:
+        """The splits of a bounded source that were read to their end, empty ones included."""
 
     def ends(self) -> Mapping[str, int]:
         """The end offset of each split, as last heard from the source itself. Any thread.

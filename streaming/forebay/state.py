@@ -6,7 +6,7 @@ of ranks can go on from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -54,7 +54,8 @@ class Position:
             return [s]
         ranges = [r for r in self.undelivered() if r.start < s.next_offset and r.stop > s.start]
         parts = [s.between(r.start, r.stop, r.skip) for r in ranges]
-        return [p for p in parts if len(p) or p.next_offset > p.start or p.failures]
+        kept = [p for p in parts if len(p) or p.next_offset > p.start or p.failures]
+        return [replace(p, ticket=0) for p in kept[:-1]] + kept[-1:]
 
     def advance(self, s: Slice) -> Position:
         """The position after ``s``, too, was delivered."""
@@ -118,14 +119,17 @@ class Position:
 class Window:
     """A shuffle window in the middle of its delivery.
 
-    Its rows are those that ``after`` has and the positions of the state have not, in the order
-    (split, offset), permuted by (seed, pass, index); the first ``delivered`` of them are done.
+    Its rows are those that ``after`` has and the positions of the state have not. Numbered in
+    the order (split, offset), they are delivered in the order of the permutation keyed by
+    (seed, pass, index), and the first ``delivered`` of that order are done.
     """
 
     seed: int
     index: int
     delivered: int
     after: Mapping[str, Position]
+    rows: Mapping[str, int]
+    """Rows of each split, in the order of their numbering; what was re-sharded away included."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -134,6 +138,7 @@ class Window:
             "index": self.index,
             "delivered": self.delivered,
             "after": {k: p.to_json() for k, p in self.after.items()},
+            "rows": dict(self.rows),
         }
 
     @classmethod
@@ -145,6 +150,7 @@ class Window:
                 index=_integer(d["index"]),
                 delivered=_integer(d["delivered"]),
                 after={k: Position.from_json(k, p) for k, p in d["after"].items()},
+                rows={k: _integer(n) for k, n in d["rows"].items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise StateError(f"the state's shuffle window is damaged: {d!r}") from e
@@ -158,14 +164,23 @@ class State:
     pass_index: int = 0
     """How often a bounded source was read to its end before."""
     windows: int = 0
-    """Shuffle windows that were delivered whole, in this pass."""
-    window: Window | None = None
+    """Shuffle windows that were begun, in this pass."""
+    open_windows: tuple[Window, ...] = ()
+    """Windows in the middle of their delivery: one, or as many as ranks were merged."""
     batches: int = 0
     """Batches delivered so far, over all passes and restarts."""
 
-    def advance(self, slices: Iterable[Slice]) -> State:
-        """The state after these slices, too, were delivered."""
-        return replace(self, splits=advanced(self.splits, slices))
+    def only(self, owned: Callable[[str], bool]) -> State:
+        """The part of the state that a rank needs that owns these splits."""
+        windows = [
+            replace(w, after={k: p for k, p in w.after.items() if owned(k)})
+            for w in self.open_windows
+        ]
+        return replace(
+            self,
+            splits={k: p for k, p in self.splits.items() if owned(k)},
+            open_windows=tuple(w for w in windows if w.after),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, a few kB for 64 splits."""
@@ -177,8 +192,8 @@ class State:
         }
         if self.windows:
             out["windows"] = self.windows
-        if self.window:
-            out["window"] = self.window.to_json()
+        if self.open_windows:
+            out["open_windows"] = [w.to_json() for w in self.open_windows]
         return out
 
     @classmethod
@@ -203,11 +218,40 @@ class State:
                 splits={k: Position.from_json(k, p) for k, p in d["splits"].items()},
                 pass_index=_integer(d["pass"]),
                 windows=_integer(d.get("windows", 0)),
-                window=Window.from_json(d["window"]) if d.get("window") else None,
+                open_windows=tuple(Window.from_json(w) for w in d.get("open_windows", ())),
                 batches=_integer(d["batches"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise StateError("the state is damaged. Load an older checkpoint.") from e
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Join the states that the ranks of one job saved at one step into one for any world size.
+
+    Args:
+        states: what ``Loader.state_dict()`` returned on each rank.
+
+    Raises:
+        StateError: two ranks delivered the same split, or stand in different passes.
+    """
+    parts = [State.from_json(d) for d in states]
+    if not parts:
+        raise StateError("there is no state to merge")
+    if len({p.pass_index for p in parts}) > 1:
+        raise StateError("the states stand in different passes: merge states of the same step")
+    splits: dict[str, Position] = {}
+    for part in parts:
+        if both := sorted(splits.keys() & part.splits.keys()):
+            raise StateError(f"two ranks delivered the same splits: {', '.join(both)}")
+        splits.update(part.splits)
+    merged = State(
+        splits=splits,
+        pass_index=parts[0].pass_index,
+        windows=max(p.windows for p in parts),
+        open_windows=tuple(w for p in parts for w in p.open_windows),
+        batches=max(p.batches for p in parts),
+    )
+    return merged.to_json()
 
 
 def advanced(splits: Mapping[str, Position], slices: Iterable[Slice]) -> dict[str, Position]:

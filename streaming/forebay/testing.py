@@ -86,15 +86,24 @@ class MemoryReader:
     def pause(self, splits: Collection[str]) -> None:
         self._paused = frozenset(splits)
 
-    def finished(self) -> bool:
-        at_end = all(self._next[k] >= len(rows) for k, rows in self._rows.items())
-        return self._source.bounded and at_end
+    def finished_splits(self) -> Collection[str]:
+        if not self._source.bounded:
+            return ()
+        return [
+            k
+            for k, rows in self._rows.items()
+            if self._next[k] >= len(rows) and not self._blocked(k)
+        ]
 
     def ends(self) -> Mapping[str, int]:
         return {k: len(rows) for k, rows in self._rows.items()}
 
     def close(self) -> None:
         self.closed = True
+
+    def _blocked(self, split: str) -> bool:
+        event = self._events[split].get(self._next[split])
+        return isinstance(event, Fail) or (isinstance(event, Stall) and not event.until.is_set())
 
     def _slice(self, split: str) -> Slice | None:
         start = self._next[split]

@@ -1,0 +1,110 @@
+"""Cuts supplies of rows into batches of a fixed number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forebay.columns import Columns
+from forebay.errors import ConfigError
+from forebay.slice import Slice
+from forebay.supply import Failures, Ledger, Portion, Progress, Supply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How rows become batches."""
+
+    size: int
+    drop_last: bool = False
+    """Leave out the rows at the end that do not fill a batch; they stay undelivered."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or self.size < 1:
+            raise ConfigError(f"the batch size must be a positive integer, not {self.size!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """Where the rows of a batch come from: iterates over ``(split, offset)``, one for each row."""
+
+    splits: tuple[str, ...]
+    """Names of the splits, counted by ``split_index``."""
+    split_index: NDArray[np.int32]
+    """Shape ``[rows]``."""
+    offsets: NDArray[np.int64]
+    """Offset of each row's source record, shape ``[rows]``."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        names = self.splits
+        pairs = zip(self.split_index.tolist(), self.offsets.tolist(), strict=True)
+        return ((names[i], offset) for i, offset in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The rows of one batch before they are put together; without rows, only progress."""
+
+    portions: Sequence[Portion]
+    rows: int
+    progress: Progress
+
+    @property
+    def columns(self) -> list[Columns]:
+        """The columns of each portion that has rows."""
+        return [p.columns for p in self.portions if len(p)]
+
+    @property
+    def finished(self) -> list[Slice]:
+        """Slices whose room can be given back once the batch was delivered."""
+        return [s for p in self.portions for s in p.finished]
+
+    @property
+    def failures(self) -> Failures:
+        """Rows that failed on the way to this batch."""
+        return tuple(f for p in self.portions for f in p.failures)
+
+    def origins(self) -> Origins:
+        """The split and offset of each row."""
+        names = list(dict.fromkeys(name for p in self.portions for name in p.splits))
+        place = {name: i for i, name in enumerate(names)}
+        index = [
+            np.array([place[n] for n in p.splits], np.int32)[p.split_index] for p in self.portions
+        ]
+        return Origins(
+            splits=tuple(names),
+            split_index=np.concatenate(index),
+            offsets=np.concatenate([p.offsets for p in self.portions]),
+        )
+
+    def event_times(self) -> NDArray[np.int64] | None:
+        """Event time of each row that has one, milliseconds since the epoch."""
+        times = [p.event_times for p in self.portions if p.event_times is not None]
+        return np.concatenate(times) if times else None
+
+
+def groups(supplies: Iterable[Supply], ledger: Ledger, batching: Batching) -> Iterator[Group]:
+    """Group rows into batches of ``batching.size``; the last may be smaller, or is left out.
+
+    Progress that comes without rows is given at once when no rows are held.
+    """
+    held: list[Portion] = []
+    room = batching.size
+    for supply in supplies:
+        while True:
+            portion = supply.take(min(room, supply.left))
+            held.append(portion)
+            room -= len(portion)
+            if room == 0 or room == batching.size:
+                yield Group(portions=held, rows=batching.size - room, progress=ledger.progress())
+                held, room = [], batching.size
+            if not supply.left:
+                break
+    if held and not batching.drop_last:
+        yield Group(portions=held, rows=batching.size - room, progress=ledger.progress())

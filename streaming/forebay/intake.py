@@ -1,0 +1,82 @@
+"""The taker's end of a feed: finished slices, less the rows that were delivered before."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from forebay.deadletter import BudgetMeter
+from forebay.engine import Feed
+from forebay.slice import Slice
+from forebay.state import Position
+
+_WAIT_SECONDS = 0.1
+
+
+class Stopped(Exception):
+    """Raised out of a wait when the loader is being closed."""
+
+
+class Slices(Protocol):
+    """Something slices can be taken from, one after the other."""
+
+    def next(self, want: Collection[str] = ()) -> Slice | None:
+        """The next slice; blocks.
+
+        None at the end of a bounded source, or, with ``want``, when nothing more comes of any
+        of those splits.
+        """
+
+
+class Intake:
+    """Takes slices from a feed; the one place that drops rows which were delivered before."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        positions: Mapping[str, Position],
+        meter: BudgetMeter,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._feed, self._meter, self._stopping = feed, meter, stopping
+        self._delivered = dict(positions)
+        self._parts: deque[Slice] = deque()
+        self.waited_seconds = 0.0
+        self.last: Slice | None = None
+        """The slice that was taken last: the one that spent the error budget, if it was."""
+
+    def next(self, want: Collection[str] = ()) -> Slice | None:
+        while not self._parts:
+            s = self._take(want)
+            if s is None:
+                return None
+            self._drop_delivered(s)
+        return self._parts.popleft()
+
+    def _take(self, want: Collection[str]) -> Slice | None:
+        began = time.monotonic()
+        self._feed.want(want)
+        try:
+            while not self._stopping():
+                exhausted = self._feed.exhausted() if want else ()
+                s = self._feed.take(_WAIT_SECONDS)
+                if s is not None:
+                    self.last = s
+                    self._meter.count(s)
+                    return s
+                if self._feed.done or (want and set(want) <= set(exhausted)):
+                    return None
+            raise Stopped
+        finally:
+            self.waited_seconds += time.monotonic() - began
+
+    def _drop_delivered(self, s: Slice) -> None:
+        if s.resets:
+            self._delivered.pop(s.split, None)
+        position = self._delivered.get(s.split)
+        parts = [s] if position is None else position.remaining(s)
+        self._parts.extend(parts)
+        if not parts:
+            self._feed.release(s)

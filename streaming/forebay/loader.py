@@ -1,0 +1,561 @@
+"""The trainer's end: an iterable of batches whose state is part of the model's checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import IterableDataset, get_worker_info
+
+from forebay.batcher import Batching, Group, Origins, groups
+from forebay.columns import Columns, as_numpy, concat, map_columns
+from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink
+from forebay.engine import Engine, Feed, Order, Plan
+from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, StateError
+from forebay.intake import Intake
+from forebay.merge import Merge
+from forebay.prefetch import Prefetcher, Ready
+from forebay.rng import RowRandom, Run
+from forebay.shuffle import Shuffle, supplies
+from forebay.slice import Slice
+from forebay.source import Owns, Source, Split
+from forebay.stage import Stage
+from forebay.state import Position, State
+from forebay.supply import Failures, Ledger, Progress
+from forebay.tensors import Batch, Ragged, to_batch
+from forebay.threads import ThreadEngine
+
+_log = logging.getLogger("forebay")
+
+StateOf: TypeAlias = Literal["yielded", "committed"]
+BatchFn: TypeAlias = Callable[[Columns, RowRandom], Columns]
+Step: TypeAlias = Callable[[State], State]
+"""How a delivery changes the state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """How a loader runs. Every field is checked at construction."""
+
+    order: Order = "split"
+    max_bytes: int = 256 << 20
+    """Bound on bytes in flight, from the source's client to the ready batches."""
+    prefetch: int = 2
+    """Batches made ahead of the trainer."""
+    workers: int | tuple[int, int] | None = None
+    """Worker threads, or (least, most); None: as many as this process has CPUs, at least 2."""
+    seed: int = 0
+    """Keys the random numbers of the stages."""
+    steps_per_epoch: int | None = None
+    """Batches of one ``for`` loop; gives the loader a length. None: until the source ends."""
+    passes: int | None = 1
+    """How often a bounded source is read, one ``for`` loop each; None: without end."""
+    state_of: StateOf = "yielded"
+    """Whether the state covers batches that were yielded, or only those that were committed."""
+    device: str | torch.device | None = None
+    """Where the tensors go; for CUDA through pinned memory."""
+    ragged: Ragged = "list"
+    rank: int | None = None
+    """This process's rank; None: from torch.distributed, else RANK, else 0."""
+    world_size: int | None = None
+    engine: Engine = field(default_factory=ThreadEngine)
+
+    def __post_init__(self) -> None:
+        _check_choice("order", self.order, ("split", "arrival", "deterministic"))
+        _check_choice("state_of", self.state_of, ("yielded", "committed"))
+        _check_choice("ragged", self.ragged, ("list", "pad"))
+        _check_positive("max_bytes", self.max_bytes)
+        _check_positive("prefetch", self.prefetch)
+        for name in ("steps_per_epoch", "passes"):
+            if getattr(self, name) is not None:
+                _check_positive(name, getattr(self, name))
+        if (self.rank is None) != (self.world_size is None):
+            raise ConfigError("give both rank and world_size, or neither")
+
+    def worker_bounds(self) -> tuple[int, int] | None:
+        """``workers`` as (least, most)."""
+        return (1, self.workers) if isinstance(self.workers, int) else self.workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderStats:
+    """What a loader did so far in this process. Unknown values are None."""
+
+    batches: int
+    rows: int
+    dead_letters: int
+    wait_seconds: float
+    """Time the trainer waited in ``next()``."""
+    seconds: float
+    """Time since the first ``next()``."""
+    ready_batches: int
+    bytes_in_flight: int
+    freshness_seconds: float | None
+    """From the median event time of the last batch to the moment it was yielded."""
+    workers: int
+    passes: int
+
+
+class Loader(IterableDataset[Batch]):
+    """Iterates over batches; ``state_dict`` says which records the trainer was given.
+
+    One process, one thread uses it. Threads and clients start at the first ``next()``; they end
+    with ``close()``, at the end of the data, or when the loop over it is left and forgotten.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        stages: Sequence[Stage],
+        batching: Batching,
+        options: LoaderOptions,
+        *,
+        shuffle: Shuffle | None = None,
+        batch_fns: Sequence[BatchFn] = (),
+        sink: Sink | None = None,
+        budget: ErrorBudget | None = None,
+    ) -> None:
+        self._source, self._stages, self._batching = source, tuple(stages), batching
+        self._options, self._shuffle, self._batch_fns = options, shuffle, tuple(batch_fns)
+        self._sink, self._budget = sink, budget or ErrorBudget()
+        self._state = State()
+        self._uncommitted: deque[list[Step]] = deque()
+        self._session: _Session | None = None
+        self._finalizer: weakref.finalize[..., Loader] | None = None
+        self._counts = _Counts()
+
+    def __iter__(self) -> LoaderIterator:
+        if get_worker_info() is not None:
+            raise ProcessError(
+                "a Forebay loader cannot run inside a DataLoader worker: each worker would read "
+                "every record, and the position would stay in the worker. Use the loader itself, "
+                "or DataLoader(loader, batch_size=None, num_workers=0): it has threads of its own "
+                "(workers=)."
+            )
+        return LoaderIterator(self, self._options.steps_per_epoch)
+
+    def __len__(self) -> int:
+        """Batches of one epoch.
+
+        Raises:
+            TypeError: ``steps_per_epoch`` was not given.
+        """
+        if self._options.steps_per_epoch is None:
+            raise TypeError("a stream has no length; give the loader steps_per_epoch")
+        return self._options.steps_per_epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which records were delivered, as plain JSON. Valid at any time, also before the start.
+
+        Raises:
+            SourceError: dead letters that it covers could not be stored.
+        """
+        if self._counts.letters_to_flush and self._sink is not None:
+            self._sink.flush()
+            self._counts.letters_to_flush = False
+        return self._state.to_json()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where ``state_dict`` was taken, on any number of ranks (see ``merge_states``).
+
+        Raises:
+            StateError: it is no state of this version, or iteration has begun already.
+        """
+        if self._session is not None:
+            raise StateError(
+                "load_state_dict() after iteration has begun would lose its place: load the state "
+                "before the first next(), or close() the loader first"
+            )
+        self._state = State.from_json(state_dict)
+        self._uncommitted.clear()
+
+    def commit(self, batches: int = 1) -> None:
+        """Say that the next ``batches`` yielded batches are trained (``state_of="committed"``).
+
+        Raises:
+            StateError: fewer batches than that were yielded and not committed.
+        """
+        if batches > len(self._uncommitted):
+            raise StateError(
+                f"commit({batches}), but {len(self._uncommitted)} yielded batches are not "
+                "committed yet" + _commit_hint(self._options.state_of)
+            )
+        for _ in range(batches):
+            for step in self._uncommitted.popleft():
+                self._state = step(self._state)
+
+    def stats(self) -> LoaderStats:
+        """What happened so far. Any thread."""
+        session, counts = self._session, self._counts
+        return LoaderStats(
+            batches=counts.batches,
+            rows=counts.rows,
+            dead_letters=counts.dead_letters,
+            wait_seconds=counts.wait_seconds,
+            seconds=counts.seconds(),
+            ready_batches=session.prefetcher.batches if session else 0,
+            bytes_in_flight=session.feed.bytes_in_flight() if session else 0,
+            freshness_seconds=counts.freshness_seconds,
+            workers=sum(p.workers for p in session.feed.pools().values()) if session else 0,
+            passes=self._state.pass_index,
+        )
+
+    def lag(self) -> Mapping[str, int]:
+        """Records of each split that were not delivered yet; splits of unknown end are absent."""
+        session = self._session
+        if session is None:
+            return {}
+        at = self._state.splits
+        return {k: _behind(end, at[k]) for k, end in session.feed.ends().items() if k in at}
+
+    def close(self) -> None:
+        """Stop every thread and client, and make the dead letters durable. May be called twice."""
+        self._stop()
+        if self._sink is not None and self._counts.letters:
+            self._sink.close()
+            self._counts.letters = self._counts.letters_to_flush = False
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._session is not None:
+            raise ProcessError(
+                "a running loader cannot be pickled: start workers before its first next()"
+            )
+        return self.__dict__.copy()
+
+    # -- used by the iterator ------------------------------------------------------------------
+
+    def _next(self) -> Batch | None:
+        """The next batch, or None at the end of the pass."""
+        passes = self._options.passes
+        if passes is not None and self._state.pass_index >= max(passes, 2):
+            return None
+        session = self._running()
+        began = time.monotonic()
+        self._counts.start(began)
+        try:
+            ready = self._next_ready(session)
+        finally:
+            self._counts.wait_seconds += time.monotonic() - began
+        if ready is None:
+            self._stop()
+            if passes != 1:
+                self._then(_next_pass)
+            return None
+        batch, progress = ready.batch, ready.progress
+        assert batch is not None and progress is not None
+        self._deliver(progress)
+        self._counts.count(batch, ready.event_time)
+        device = self._options.device
+        return batch if device is None else batch.to(device, non_blocking=True)
+
+    def _next_ready(self, session: _Session) -> Ready | None:
+        """The next ready batch, applying the progress that comes without one."""
+        while (ready := session.get()) is not None:
+            self._bury(ready.failures)
+            ready.release()
+            if ready.batch is not None:
+                return ready
+            if ready.progress is not None:
+                self._then(partial(_moved, ready.progress))
+        return None
+
+    def _abandon(self) -> None:
+        """The loop was left: nothing stays running unless an epoch may follow."""
+        if self._options.steps_per_epoch is None:
+            self._stop()
+
+    def _running(self) -> _Session:
+        if self._session is None:
+            self._uncommitted.clear()
+            self._session = self._start()
+            self._finalizer = weakref.finalize(self, self._session.close)
+            at = {k: _based(p) for k, p in self._session.feed.positions.items()}
+            self._state = replace(self._state, splits={**self._state.splits, **at})
+        return self._session
+
+    def _start(self) -> _Session:
+        rank, world_size = _rank_of(self._options)
+
+        def owns(split: Split) -> bool:
+            return split.owner(world_size) == rank
+
+        known = {s.id: s for s in self._source.splits()}
+        if not any(map(owns, known.values())):
+            raise ConfigError(
+                f"rank {rank} of {world_size} would own none of the source's {len(known)} splits "
+                f"({', '.join(list(known)[:3])} …). Use at most as many ranks as splits."
+            )
+        self._state = self._state.only(lambda k: k not in known or owns(known[k]))
+        if self._state.splits:
+            at = ", ".join(f"{k}@{p.low}" for k, p in sorted(self._state.splits.items()))
+            _log.info("resumed at %s", at)
+        return _Session(
+            self._options,
+            self._plan(owns),
+            self._state,
+            self._batching,
+            self._shuffle,
+            self._batch_fns,
+            self._budget,
+        )
+
+    def _plan(self, owns: Owns) -> Plan:
+        options = self._options
+        return Plan(
+            source=self._source,
+            stages=self._stages,
+            positions=self._state.splits,
+            owns=owns,
+            run=Run(options.seed, self._state.pass_index),
+            order=options.order,
+            max_bytes=options.max_bytes,
+            workers=options.worker_bounds(),
+        )
+
+    def _stop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            session.close()
+
+    def _deliver(self, progress: Progress) -> None:
+        if self._options.state_of == "committed":
+            self._uncommitted.append([partial(_trained, progress)])
+        else:
+            self._state = _trained(progress, self._state)
+
+    def _then(self, step: Step) -> None:
+        """Change the state once every batch before is part of it."""
+        if self._uncommitted:
+            self._uncommitted[-1].append(step)
+        else:
+            self._state = step(self._state)
+
+    def _bury(self, failures: Failures) -> None:
+        if not failures:
+            return
+        self._counts.dead_letters += len(failures)
+        if self._sink is not None:
+            self._sink.write([Letter(split=split, failure=f) for split, f in failures])
+            self._counts.letters = self._counts.letters_to_flush = True
+
+
+class LoaderIterator(Iterator[Batch]):
+    """One ``for`` loop over a loader: to the end of the pass, or of the epoch."""
+
+    def __init__(self, loader: Loader, steps: int | None) -> None:
+        self._loader: Loader | None = loader
+        self._steps = steps
+
+    def __next__(self) -> Batch:
+        if self._loader is None or self._steps == 0:
+            raise StopIteration
+        batch = self._loader._next()
+        if batch is None:
+            self._loader = None
+            raise StopIteration
+        if self._steps is not None:
+            self._steps -= 1
+        return batch
+
+    def __del__(self) -> None:
+        if self._loader is not None:
+            self._loader._abandon()
+
+
+class _Session:
+    """Everything that runs between a start and a stop. Knows nothing of the loader, so that a
+    forgotten loader is collected and its session closed."""
+
+    def __init__(
+        self,
+        options: LoaderOptions,
+        plan: Plan,
+        state: State,
+        batching: Batching,
+        shuffle: Shuffle | None,
+        batch_fns: Sequence[BatchFn],
+        budget: ErrorBudget,
+    ) -> None:
+        self._options, self._plan, self._state = options, plan, state
+        self._batching, self._shuffle, self._batch_fns = batching, shuffle, batch_fns
+        self._budget = budget
+        self._pid = os.getpid()
+        self._pin = options.device is not None and torch.device(options.device).type == "cuda"
+        self.feed: Feed = options.engine.start(plan)
+        self.prefetcher = Prefetcher(self._produce, options.prefetch)
+
+    def get(self) -> Ready | None:
+        """The next ready batch or progress; None at the end."""
+        if os.getpid() != self._pid:
+            raise ProcessError(
+                "this loader was started in another process: its threads and clients do not "
+                "survive a fork. Start it in the process that trains, and let processes be made "
+                "with the 'spawn' method."
+            )
+        return self.prefetcher.get()
+
+    def close(self) -> None:
+        """Stop threads and clients; in a forked child there are none."""
+        if os.getpid() == self._pid:
+            self.prefetcher.close()
+            self.feed.close()
+
+    def _produce(self, prefetcher: Prefetcher) -> Iterator[Ready]:
+        options, positions = self._options, self.feed.positions
+        meter = BudgetMeter(self._budget)
+        intake = Intake(self.feed, positions, meter, prefetcher.stopping)
+        ledger = Ledger(
+            {k: _based(p) for k, p in positions.items()},
+            self._state.windows,
+            self._state.open_windows,
+        )
+        deterministic = options.order == "deterministic"
+        rows = supplies(
+            Merge(intake, ledger.splits) if deterministic else intake,
+            ledger,
+            shuffle=self._shuffle,
+            pass_index=self._plan.run.pass_index,
+            max_bytes=options.max_bytes,
+            strict=deterministic,
+        )
+        try:
+            for group in groups(rows, ledger, self._batching):
+                yield self._ready(group)
+        except ErrorBudgetExceeded:
+            if (s := intake.last) is not None:
+                failures = tuple((s.split, f) for f in s.failures)
+                yield Ready(batch=None, progress=None, release=_nothing, failures=failures)
+            raise
+
+    def _ready(self, group: Group) -> Ready:
+        times = group.event_times() if group.rows else None
+        return Ready(
+            batch=self._batch(group) if group.rows else None,
+            progress=group.progress,
+            release=partial(_release, self.feed, group.finished),
+            failures=group.failures,
+            event_time=None if times is None or not len(times) else float(np.median(times)) / 1e3,
+        )
+
+    def _batch(self, group: Group) -> Batch:
+        origins, parts = group.origins(), group.columns
+        if self._batch_fns:
+            parts = [self._transformed(parts, origins)]
+        batch = to_batch(parts, group.rows, origins, self._options.ragged)
+        return batch.pin_memory() if self._pin else batch
+
+    def _transformed(self, parts: Sequence[Columns], origins: Origins) -> Columns:
+        columns: Columns = map_columns(concat(parts), as_numpy)
+        splits = np.array([zlib.crc32(name.encode()) for name in origins.splits], np.int64)
+        keys = origins.offsets + (splits[origins.split_index] << 31)
+        for i, fn in enumerate(self._batch_fns):
+            columns = fn(columns, RowRandom(self._plan.run, f"batch/{i}", "", keys))
+        return columns
+
+
+class _Counts:
+    """What a loader counted; written by the trainer's thread, read by any."""
+
+    def __init__(self) -> None:
+        self.batches = self.rows = self.dead_letters = 0
+        self.wait_seconds = 0.0
+        self.freshness_seconds: float | None = None
+        self.letters = self.letters_to_flush = False
+        self._began: float | None = None
+
+    def start(self, now: float) -> None:
+        if self._began is None:
+            self._began = now
+
+    def seconds(self) -> float:
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    def count(self, batch: Batch, event_time: float | None) -> None:
+        self.batches += 1
+        self.rows += batch.rows
+        self.freshness_seconds = None if event_time is None else time.time() - event_time
+
+
+def _commit_hint(state_of: StateOf) -> str:
+    return "" if state_of == "committed" else ': give the loader state_of="committed"'
+
+
+def _moved(progress: Progress, state: State) -> State:
+    return replace(
+        state,
+        splits={**state.splits, **progress.splits},
+        windows=progress.windows,
+        open_windows=progress.open_windows,
+    )
+
+
+def _trained(progress: Progress, state: State) -> State:
+    return replace(_moved(progress, state), batches=state.batches + 1)
+
+
+def _next_pass(state: State) -> State:
+    """The state at the start of the next pass: every split from the first offset ever read."""
+    splits = {
+        k: Position(p.low if p.base is None else p.base, token=p.token, base=p.base)
+        for k, p in state.splits.items()
+    }
+    return State(splits=splits, pass_index=state.pass_index + 1, batches=state.batches)
+
+
+def _based(p: Position) -> Position:
+    return p if p.base is not None else replace(p, base=p.low)
+
+
+def _behind(end: int, p: Position) -> int:
+    pending = sum(r.stop - r.start for r in p.pending)
+    return max(0, end - p.offset) + pending
+
+
+def _release(feed: Feed, slices: Sequence[Slice]) -> None:
+    for s in slices:
+        feed.release(s)
+
+
+def _nothing() -> None:
+    """No room to give back."""
+
+
+def _rank_of(options: LoaderOptions) -> tuple[int, int]:
+    if options.rank is not None and options.world_size is not None:
+        rank, world_size = options.rank, options.world_size
+    elif dist.is_available() and dist.is_initialized():
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+    else:
+        rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"rank {rank} is not below world_size {world_size}")
+    return rank, world_size
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be a positive integer, not {value!r}")

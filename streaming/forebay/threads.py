@@ -1,0 +1,324 @@
+"""The embedded engine: one thread reads, a pool of threads runs the stages, in this process.
+
+A slice is admitted to the window while the bytes in flight stay below the plan's bound, is cut
+into tasks of about 10 ms of work, and leaves the window when its rows were delivered. That one
+rule is all of backpressure: a trainer that pauses fills the window, the reading thread stops
+polling, and the source's client stops fetching.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from forebay.cpus import cpu_share
+from forebay.engine import Plan, PoolStats
+from forebay.errors import ConfigError
+from forebay.slice import Slice
+from forebay.source import Reader
+from forebay.stage import run_stages
+
+POOL = "stages"
+_POLL_SECONDS = 0.1
+_TASK_SECONDS = 0.010
+_FIRST_TASK_ROWS = 8
+# A stuck slice may be overtaken by this many windows' worth of later ones: it bounds what a
+# resume has to read again to find it.
+_OVERTAKE_WINDOWS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEngine:
+    """Runs stages on threads of the training process: right for work that releases the GIL."""
+
+    def start(self, plan: Plan) -> ThreadFeed:
+        """Open the source and begin reading.
+
+        Raises:
+            SourceError, StateError, ConfigError: as ``Source.open``; nothing was started.
+        """
+        most = max(2, math.ceil(cpu_share()))
+        return ThreadFeed(
+            plan, plan.source.open(plan.positions, plan.owns), plan.workers or (1, most)
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """A piece of a slice on its way through the window."""
+
+    s: Slice
+    """As read until it is done, then as finished: the one makes room for the other."""
+    raw_bytes: int
+    admitted_at: int
+    """Bytes admitted before it, since the start."""
+    done: bool = False
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Window:
+    """Bytes in flight, estimated before a task ran and measured after."""
+
+    max_bytes: int
+    charges: dict[int, int] = field(default_factory=dict)
+    charged: int = 0
+    admitted: int = 0
+    growth: float | None = None
+    """Bytes after the stages for each byte before; None until a task finished."""
+
+    def admit(self, ticket: int, raw_bytes: int) -> None:
+        estimate = int(raw_bytes * max(self.growth or 1.0, 1.0))
+        self.charges[ticket] = estimate
+        self.charged += estimate
+        self.admitted += raw_bytes
+
+    def correct(self, ticket: int, raw_bytes: int, finished_bytes: int) -> None:
+        growth = finished_bytes / max(raw_bytes, 1)
+        self.growth = growth if self.growth is None else 0.9 * self.growth + 0.1 * growth
+        self.charged += finished_bytes - self.charges[ticket]
+        self.charges[ticket] = finished_bytes
+
+    def leave(self, ticket: int) -> None:
+        self.charged -= self.charges.pop(ticket, 0)
+
+
+class ThreadFeed:
+    """The running engine: a ``Feed``. One lock guards all of it; slices are processed outside."""
+
+    def __init__(self, plan: Plan, reader: Reader, workers: tuple[int, int]) -> None:
+        self._plan, self._reader, self._bounds = plan, reader, workers
+        self.positions = dict(reader.positions())
+        self._window = _Window(plan.max_bytes)
+        self._tickets = itertools.count(1)
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._work = threading.Condition(self._lock)
+        self._ready_changed = threading.Condition(self._lock)
+        self._queue: deque[_Task] = deque()
+        self._in_order: deque[_Task] = deque()
+        self._by_split: dict[str, deque[_Task]] = {k: deque() for k in self.positions}
+        self._ready: deque[_Task] = deque()
+        self._wanted: frozenset[str] = frozenset()
+        self._finished_splits: frozenset[str] = frozenset()
+        self._reading, self._stopping = True, False
+        self._failure: BaseException | None = None
+        self._row_seconds = _TASK_SECONDS / _FIRST_TASK_ROWS
+        self._busy_seconds, self._rows = 0.0, 0
+        self._wanted_workers, self._workers = 0, 0
+        self._names = itertools.count()
+        self._threads: list[threading.Thread] = []
+        self._start_thread("forebay-read", self._read)
+        self.resize(POOL, workers[1])
+
+    # -- the taker's side ----------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        with self._lock:
+            return (
+                not self._reading and not self._in_order and not self._ready and not self._failure
+            )
+
+    def exhausted(self) -> Collection[str]:
+        with self._lock:
+            return [k for k in self._finished_splits if not self._by_split.get(k)]
+
+    def take(self, timeout: float) -> Slice | None:
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            while not self._ready:
+                if not self._reading and not self._in_order:
+                    if self._failure is not None:
+                        raise self._failure
+                    return None
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._ready_changed.wait(left):
+                    return None
+            return self._taken(self._ready.popleft())
+
+    def release(self, s: Slice) -> None:
+        if s.ticket:
+            with self._lock:
+                self._window.leave(s.ticket)
+                self._room.notify()
+
+    def want(self, splits: Collection[str]) -> None:
+        with self._lock:
+            self._wanted = frozenset(splits)
+            self._room.notify()
+
+    def resize(self, pool: str, workers: int) -> None:
+        """Change the number of threads, within the plan's bounds.
+
+        Raises:
+            ConfigError: the engine has no such pool.
+        """
+        if pool != POOL:
+            raise ConfigError(f"the threads engine has one pool, {POOL!r}, not {pool!r}")
+        with self._lock:
+            self._wanted_workers = min(max(workers, self._bounds[0]), self._bounds[1])
+            missing = self._wanted_workers - self._workers
+            self._workers += max(missing, 0)
+            self._work.notify_all()
+        for _ in range(missing):
+            self._start_thread(f"forebay-work-{next(self._names)}", self._run_tasks)
+
+    def pools(self) -> Mapping[str, PoolStats]:
+        with self._lock:
+            stats = PoolStats(
+                workers=self._workers,
+                busy_seconds=self._busy_seconds,
+                queued_slices=len(self._queue),
+                rows=self._rows,
+            )
+        return {POOL: stats}
+
+    def bytes_in_flight(self) -> int:
+        with self._lock:
+            return self._window.charged
+
+    def ends(self) -> Mapping[str, int]:
+        return self._reader.ends()
+
+    def close(self) -> None:
+        with self._lock:
+            self._stopping = True
+            self._queue.clear()
+            for condition in (self._room, self._work, self._ready_changed):
+                condition.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._reader.close()
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            while self._wait_for_room():
+                s = self._reader.poll(_POLL_SECONDS)
+                if s is not None:
+                    self._admit(s)
+                elif self._at_end():
+                    break
+        except BaseException as e:  # raised again in take(), on the taker's thread
+            self._failure = e
+        with self._lock:
+            self._reading = False
+            self._ready_changed.notify_all()
+
+    def _at_end(self) -> bool:
+        finished = frozenset(self._reader.finished_splits())
+        with self._lock:
+            if finished != self._finished_splits:
+                self._finished_splits = finished
+                self._ready_changed.notify_all()
+        return self._plan.source.bounded and finished >= self.positions.keys()
+
+    def _wait_for_room(self) -> bool:
+        """Wait until something may be read, and tell the reader of which splits; False to stop."""
+        with self._lock:
+            while not self._stopping and not self._has_room() and not self._missing():
+                self._room.wait()
+            if self._stopping:
+                return False
+            beyond = self._missing() if not self._has_room() else frozenset()
+            paused = self._by_split.keys() - beyond if beyond else ()
+        self._reader.pause(paused)
+        return True
+
+    def _has_room(self) -> bool:
+        window = self._window
+        if window.charged >= window.max_bytes:
+            return False
+        if window.growth is None and len(self._in_order) > 2 * self._wanted_workers:
+            return False  # how much the stages inflate a slice is not known yet
+        oldest = self._in_order[0].admitted_at if self._in_order else window.admitted
+        return window.admitted - oldest <= _OVERTAKE_WINDOWS * window.max_bytes
+
+    def _missing(self) -> frozenset[str]:
+        """The wanted splits of which nothing is in the window."""
+        return frozenset(k for k in self._wanted if not self._by_split.get(k))
+
+    def _admit(self, s: Slice) -> None:
+        for piece in self._pieces(s):
+            with self._lock:
+                ticket = next(self._tickets)
+                task = _Task(replace(piece, ticket=ticket), piece.nbytes, self._window.admitted)
+                self._window.admit(ticket, task.raw_bytes)
+                self._in_order.append(task)
+                self._by_split.setdefault(piece.split, deque()).append(task)
+                if self._plan.stages and len(piece):
+                    self._queue.append(task)
+                    self._work.notify()
+                    continue
+            self._complete(task, task.s, 0.0)
+
+    def _pieces(self, s: Slice) -> Iterator[Slice]:
+        """The slice cut into tasks' worth of rows."""
+        if not self._plan.stages:
+            yield s
+            return
+        rows = max(1, int(_TASK_SECONDS / self._row_seconds))
+        while len(s) > rows:
+            yield s.head(rows)
+            s = s.tail(rows)
+        yield s
+
+    # -- working -------------------------------------------------------------------------------
+
+    def _run_tasks(self) -> None:
+        while (task := self._next_task()) is not None:
+            began = time.perf_counter()
+            try:
+                finished = run_stages(self._plan.stages, task.s, self._plan.run)
+            except BaseException as e:  # raised again in take(), in the slice's turn
+                task.error = e
+                finished = replace(task.s, columns={}, offsets=task.s.offsets[:0])
+            self._complete(task, finished, time.perf_counter() - began)
+
+    def _next_task(self) -> _Task | None:
+        with self._lock:
+            while not self._stopping and self._workers <= self._wanted_workers:
+                if self._queue:
+                    return self._queue.popleft()
+                self._work.wait()
+            self._workers -= 1
+            return None
+
+    def _complete(self, task: _Task, finished: Slice, seconds: float) -> None:
+        rows, finished_bytes = len(task.s), finished.nbytes
+        with self._lock:
+            if rows and seconds:
+                self._row_seconds = 0.8 * self._row_seconds + 0.2 * max(seconds / rows, 1e-7)
+                self._busy_seconds += seconds
+                self._rows += rows
+            if rows:
+                self._window.correct(finished.ticket, task.raw_bytes, finished_bytes)
+            task.s, task.done = finished, True
+            while self._in_order and self._in_order[0].done:
+                self._in_order.popleft()
+            if self._plan.order == "arrival" or self._by_split[finished.split][0] is task:
+                self._ready.append(task)
+                self._ready_changed.notify()
+            self._room.notify()
+
+    def _taken(self, task: _Task) -> Slice:
+        """Hand out a task's slice; its successor in the split may be ready by now."""
+        waiting = self._by_split[task.s.split]
+        waiting.remove(task)
+        if self._plan.order != "arrival" and waiting and waiting[0].done:
+            self._ready.append(waiting[0])
+        if task.error is not None:
+            raise task.error
+        return task.s
+
+    def _start_thread(self, name: str, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
