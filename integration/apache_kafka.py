@@ -31,6 +31,17 @@ STOP_SECONDS = 20.0
 LOG_TAIL_LINES = 30
 HEAP = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
+# Housekeeping that takes minutes by default, so that tests can wait for it; records with old
+# timestamps stay unless a topic's own retention.ms says otherwise.
+IMPATIENT = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.ms": "-1",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "200",
+    "log.segment.delete.delay.ms": "0",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+
 # Settings that do not depend on a port or a folder; docker-compose.yml has the same.
 SETTINGS = {
     "node.id": "1",
@@ -125,8 +136,7 @@ class ApacheKafka:
         """Format the storage, start the broker and return once it answers."""
         properties = self._folder / "server.properties"
         properties.write_text("".join(f"{k}={v}\n" for k, v in self._settings().items()))
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id]
+        tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id()]
         try:
             self._run(*tool, "-c", str(properties))
             self.restart()
@@ -159,13 +169,17 @@ class ApacheKafka:
 
     def _settings(self) -> dict[str, str]:
         controller = f"127.0.0.1:{self._controller_port}"
-        return SETTINGS | {
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "controller.quorum.bootstrap.servers": controller,
-            "log.dirs": str(self._folder / "data"),
-        }
+        return (
+            SETTINGS
+            | IMPATIENT
+            | {
+                "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+                "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                "controller.quorum.bootstrap.servers": controller,
+                "log.dirs": str(self._folder / "data"),
+            }
+        )
 
     def _run(self, *arguments: str) -> None:
         command = [self._java, *HEAP, "-cp", self._class_path, *arguments]
@@ -206,6 +220,12 @@ class ApacheKafka:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _cluster_id() -> str:
+    """A random id as Kafka writes them: 22 letters, of which the first may not look an option."""
+    raw = uuid.uuid4().bytes
+    return base64.urlsafe_b64encode(bytes([raw[0] & 0x7F]) + raw[1:]).decode().rstrip("=")
 
 
 def _free_ports(count: int) -> list[int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -23,9 +25,33 @@ class Topics:
         self.create(name, partitions, config)
         return name
 
-    def create(self, name: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
-        topic = NewTopic(name, partitions, 1, config=config or {})
+    def create(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: dict[str, str] | None = None,
+        *,
+        replicas: int = 1,
+    ) -> None:
+        topic = NewTopic(name, partitions, replicas, config=config or {})
         self.admin.create_topics([topic], operation_timeout=ADMIN_SECONDS)[name].result()
+
+    def recreate(self, name: str, partitions: int = 1) -> None:
+        """Delete a topic and make it anew; brokers free a name some time after the deletion."""
+        self.delete(name)
+        deadline = time.monotonic() + ADMIN_SECONDS
+        while not self._created(name, partitions):
+            assert time.monotonic() < deadline, f"topic {name!r} is still being deleted"
+            time.sleep(0.05)
+
+    def _created(self, name: str, partitions: int) -> bool:
+        try:
+            self.create(name, partitions)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise
+        return True
 
     def delete(self, name: str) -> None:
         self.admin.delete_topics([name], operation_timeout=ADMIN_SECONDS)[name].result()

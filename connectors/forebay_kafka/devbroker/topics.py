@@ -83,7 +83,7 @@ class Topics:
     """All topics by name, and the committed offsets of all groups."""
 
     def __init__(self, *, retention_bytes: int, auto_create_partitions: int = 0) -> None:
-        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self.cluster_id = _random_id()
         self.auto_create_partitions = auto_create_partitions
         self.committed: dict[CommitKey, Committed] = {}
         self._retention_bytes = retention_bytes
@@ -146,6 +146,12 @@ class Topics:
         old = self.named(name)
         self.delete(old)
         return self.create(name, len(old.partitions), old.settings)
+
+
+def _random_id() -> str:
+    """22 letters as Kafka's cluster ids have, never with a dash in front."""
+    raw = uuid.uuid4().bytes
+    return base64.urlsafe_b64encode(bytes([raw[0] & 0x7F]) + raw[1:]).decode().rstrip("=")
 
 
 def partition_of(topic: Topic, index: int) -> PartitionLog:

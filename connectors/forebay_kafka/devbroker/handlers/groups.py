@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from forebay_kafka.devbroker import schemas
@@ -15,12 +16,19 @@ GroupOfOffsets = schemas.OffsetFetchResponse.OffsetFetchResponseGroup
 FETCH_MANY_GROUPS = 8
 NO_GENERATION = -1
 
+log = logging.getLogger(__name__)
+
 
 async def join_group(state: State, request: Message) -> Message:
     """Refused: this broker has no consumer groups; clients assign partitions themselves."""
+    log.warning(
+        "a client asked to join group %r: this broker has no consumer groups; "
+        "assign() partitions instead of subscribe(), or use Apache Kafka",
+        request.group_id,
+    )
     return schemas.JoinGroupResponse(
         throttle_time_ms=0,
-        error_code=Code.GROUP_AUTHORIZATION_FAILED,
+        error_code=Code.UNSUPPORTED_VERSION,
         generation_id=NO_GENERATION,
         protocol_type=None,
         protocol_name="",
