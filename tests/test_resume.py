@@ -105,3 +105,87 @@ def test_every_row_comes_once_whatever_batch_the_run_stops_after(
         seen, state = stopped_after(stop, loader(pipeline, shuffle=shuffle, order=order))
         rest = resumed(state, loader(pipeline, shuffle=shuffle, order=order))
         assert Counter(seen + rest) == whole, stop
+
+
+BOUNDS = st.integers(min_value=1, max_value=12)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> dict[str, Any]:
+    """The settings of one run of a chain: anything that may change at a restart."""
+    order = draw(st.sampled_from(["split", "arrival", "deterministic"]))
+    return {
+        "stop": draw(st.integers(min_value=0, max_value=12)),
+        "size": draw(BOUNDS),
+        "slice_rows": draw(st.sampled_from([1, 3, 7, 64])),
+        "workers": draw(st.integers(min_value=1, max_value=4)),
+        "shuffle": draw(st.sampled_from([0, 2, 9, 33])),
+        "order": order,
+    }
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(pipeline=st.sampled_from(sorted(PIPELINES)), chain=st.lists(runs(), max_size=5))
+def test_a_chain_of_restarts_with_other_settings_each_time_loses_and_repeats_nothing(
+    pipeline: str, chain: list[dict[str, Any]]
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+    state: dict[str, Any] | None = None
+    for run in chain:
+        stop = run.pop("stop")
+        of = loader(pipeline, **run)
+        if state is not None:
+            of.load_state_dict(state)
+        got, state = stopped_after(stop, of)
+        seen += got
+    rest = resumed(state, loader(pipeline)) if state else rows(loader(pipeline))
+    assert Counter(seen + rest) == Counter(rows(loader(pipeline)))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    before=st.integers(1, 3),
+    after=st.integers(1, 3),
+    stops=st.lists(st.integers(0, 9), min_size=3, max_size=3),
+    shuffle=st.sampled_from([0, 25]),
+    pipeline=st.sampled_from(["plain", "all"]),
+)
+def test_ranks_share_the_splits_and_may_change_in_number(
+    before: int, after: int, stops: list[int], shuffle: int, pipeline: str
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+    states = []
+    for rank in range(before):
+        of = loader(pipeline, shuffle=shuffle, rank=rank, world_size=before)
+        got, state = stopped_after(stops[rank], of)
+        seen += got
+        states.append(state)
+    started = [s for s, stop in zip(states, stops, strict=False) if stop]
+    if len(started) < before:
+        return  # a rank that never started knows no position: nothing to merge
+    merged = merge_states(states)
+    for rank in range(after):
+        of = loader(pipeline, shuffle=shuffle, rank=rank, world_size=after)
+        seen += resumed(merged, of)
+    assert Counter(seen) == Counter(rows(loader(pipeline)))
+
+
+@pytest.mark.parametrize("shuffle", [0, 20])
+def test_the_deterministic_order_is_the_same_for_any_timing_and_across_a_restart(
+    shuffle: int,
+) -> None:
+    def run(**options: Any) -> Loader:
+        return loader("all", shuffle=shuffle, order="deterministic", **options)
+
+    whole = rows(run())
+    assert rows(run(workers=4, slice_rows=3, prefetch=5)) == whole
+    for stop in range(0, len(whole) // 8 + 1, 3):
+        seen, state = stopped_after(stop, run(slice_rows=3))
+        assert seen + resumed(state, run(workers=1, slice_rows=64)) == whole
+
+
+def test_each_split_keeps_its_own_order_in_split_order() -> None:
+    given = rows(loader("all", workers=4))
+    for split in SPLITS:
+        offsets = [row[1] for row in given if row[0] == split]
+        assert offsets == sorted(offsets)

@@ -416,8 +416,9 @@ class _Session:
     def close(self) -> None:
         """Stop threads and clients; in a forked child there are none."""
         if os.getpid() == self._pid:
-            self.prefetcher.close()
+            self.prefetcher.stop()
             self.feed.close()
+            self.prefetcher.join()
 
     def _produce(self, prefetcher: Prefetcher) -> Iterator[Ready]:
         options, positions = self._options, self.feed.positions

@@ -59,7 +59,7 @@ class Prefetcher:
         return self._batches
 
     def stopping(self) -> bool:
-        """Whether ``close`` was called."""
+        """Whether ``stop`` was called."""
         return self._stop
 
     def get(self) -> Ready | None:
@@ -82,11 +82,14 @@ class Prefetcher:
                 raise self._end.error
             return None
 
-    def close(self) -> None:
-        """Stop and join the thread."""
+    def stop(self) -> None:
+        """Ask the thread to end; ``produce`` may still be waiting for its next slice."""
         with self._lock:
             self._stop = True
             self._emptied.notify_all()
+
+    def join(self) -> None:
+        """Wait for the thread's end after ``stop``."""
         self._thread.join()
 
     def _run(self) -> None:

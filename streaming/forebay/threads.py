@@ -133,6 +133,8 @@ class ThreadFeed:
         deadline = time.monotonic() + timeout
         with self._lock:
             while not self._ready:
+                if self._stopping:
+                    return None
                 if not self._reading and not self._in_order:
                     if self._failure is not None:
                         raise self._failure

@@ -1,0 +1,102 @@
+"""A slow row stalls nobody in arrival order, and the state remembers what was overtaken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from forebay import Loader, Pipeline, Plan, ThreadEngine
+from forebay.columns import Columns
+from forebay.rng import Run
+from forebay.stage import Map
+from forebay.testing import MemorySource
+
+
+class Gate:
+    """A stage that waits at chosen values until it is opened."""
+
+    def __init__(self, *stuck: int) -> None:
+        self._stuck, self.opened = frozenset(stuck), threading.Event()
+
+    def __call__(self, columns: Columns) -> Columns:
+        if self._stuck & set(np.asarray(columns["value"]).tolist()):
+            self.opened.wait(60)
+        return columns
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate(20)
+    yield gate
+    gate.opened.set()
+
+
+def loader(gate: Gate, order: str, **options: Any) -> Loader:
+    source = MemorySource({"a": list(range(60)), "b": list(range(100, 130))}, slice_rows=5)
+    pipeline = Pipeline(source).map(gate, name="gate").batch(10)
+    return pipeline.loader(order=order, workers=2, **options)
+
+
+def values(batches: list[Any]) -> list[int]:
+    return [v for b in batches for v in b["value"].tolist()]
+
+
+def test_later_slices_of_the_same_split_overtake_a_stuck_one_in_arrival_order(gate: Gate) -> None:
+    with loader(gate, "arrival") as of:
+        batches = iter(of)
+        got = values([next(batches) for _ in range(8)])
+        assert set(range(20, 25)) & set(got) == set()
+        assert len(got) == 80
+        gate.opened.set()
+        assert sorted(got + values(list(batches))) == [*range(60), *range(100, 130)]
+
+
+def test_the_state_remembers_what_was_overtaken_and_a_resume_brings_exactly_that(
+    gate: Gate,
+) -> None:
+    first = loader(gate, "arrival")
+    batches = iter(first)
+    got = values([next(batches) for _ in range(8)])
+    state = first.state_dict()
+    gate.opened.set()
+    first.close()
+    at = state["splits"]["a"]
+    assert at["pending"] == [[at["offset"] - 20, 5, 0]]
+    with loader(gate, "arrival") as second:
+        second.load_state_dict(state)
+        assert sorted(got + values(list(second))) == [*range(60), *range(100, 130)]
+
+
+def test_in_split_order_a_stuck_slice_holds_up_its_own_split_only(gate: Gate) -> None:
+    with loader(gate, "split") as of:
+        batches = iter(of)
+        got = values([next(batches) for _ in range(5)])
+        assert sorted(got) == [*range(20), *range(100, 130)]
+        gate.opened.set()
+        assert values(list(batches)) == list(range(20, 60))
+
+
+def test_a_stuck_slice_is_overtaken_by_a_bounded_number_of_bytes(gate: Gate) -> None:
+    source = MemorySource({"a": list(range(100_000))}, slice_rows=10)  # 160 bytes a slice
+    plan = Plan(
+        source=source,
+        stages=[Map("gate", gate)],
+        positions={},
+        owns=lambda split: True,
+        run=Run(),
+        order="arrival",
+        max_bytes=4_000,
+        workers=(2, 2),
+    )
+    feed = ThreadEngine().start(plan)
+    furthest = 0
+    while (s := feed.take(0.5)) is not None:
+        furthest = max(furthest, s.next_offset)
+        feed.release(s)
+    gate.opened.set()
+    feed.close()
+    assert 500 < furthest < 20 + 5 * 4_000 // 16
