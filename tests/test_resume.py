@@ -124,7 +124,7 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(pipeline=st.sampled_from(sorted(PIPELINES)), chain=st.lists(runs(), max_size=5))
 def test_a_chain_of_restarts_with_other_settings_each_time_loses_and_repeats_nothing(
     pipeline: str, chain: list[dict[str, Any]]
@@ -142,7 +142,7 @@ def test_a_chain_of_restarts_with_other_settings_each_time_loses_and_repeats_not
     assert Counter(seen + rest) == Counter(rows(loader(pipeline)))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     before=st.integers(1, 3),
     after=st.integers(1, 3),

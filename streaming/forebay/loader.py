@@ -251,6 +251,9 @@ class Loader(IterableDataset[Batch]):
         self._counts.start(began)
         try:
             ready = self._next_ready(session)
+        except Exception:
+            self._stop()
+            raise
         finally:
             self._counts.wait_seconds += time.monotonic() - began
         if ready is None:

@@ -27,7 +27,9 @@ class Batch(dict[str, Any]):
     """
 
     rows: int = 0
-    origins: Origins | None = None
+    origins: Origins = Origins(
+        splits=(), split_index=np.zeros(0, np.int32), offsets=np.zeros(0, np.int64)
+    )
     """The split and offset of each row."""
 
     def pin_memory(self) -> Batch:

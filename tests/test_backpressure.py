@@ -1,0 +1,107 @@
+"""A trainer that pauses costs lag, not memory: reading stops when the window is full."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from forebay import Pipeline, Position, Slice
+from forebay.columns import Columns
+from forebay.source import Owns, Split
+
+
+class Endless:
+    """An unbounded source of 1 kB rows that counts the bytes it gave."""
+
+    bounded = False
+
+    def __init__(self, splits: int = 1) -> None:
+        self.given = 0
+        self.names = [f"s{i}" for i in range(splits)]
+        self._next = dict.fromkeys(self.names, 0)
+        self._paused: Collection[str] = ()
+
+    def splits(self) -> list[Split]:
+        return [Split(id=name, group="e", number=i) for i, name in enumerate(self.names)]
+
+    def open(self, positions: Mapping[str, Position], owns: Owns) -> Endless:
+        return self
+
+    def positions(self) -> Mapping[str, Position]:
+        return {name: Position(0, base=0) for name in self.names}
+
+    def poll(self, timeout: float) -> Slice | None:
+        name = next((n for n in self.names if n not in self._paused), None)
+        if name is None:
+            return None
+        start, self._next[name] = self._next[name], self._next[name] + 10
+        self.given += 10_000
+        columns = {"value": np.zeros((10, 1_000), np.uint8)}
+        offsets = np.arange(start, start + 10, dtype=np.int64)
+        return Slice(
+            split=name, columns=columns, offsets=offsets, start=start, next_offset=start + 10
+        )
+
+    def pause(self, splits: Collection[str]) -> None:
+        self._paused = splits
+
+    def finished_splits(self) -> Collection[str]:
+        return ()
+
+    def ends(self) -> Mapping[str, int]:
+        return {}
+
+    def close(self) -> None:
+        self._paused = self.names
+
+
+def settled(value: Callable[[], int]) -> int:
+    """The value once it has stopped changing."""
+    before = -1
+    while before != (now := value()):
+        before = now
+        time.sleep(0.2)
+    return before
+
+
+def test_reading_stops_while_the_trainer_pauses_and_goes_on_after() -> None:
+    source = Endless()
+    with Pipeline(source).batch(10).loader(max_bytes=200_000) as of:
+        batches = iter(of)
+        next(batches)
+        assert 200_000 <= settled(lambda: source.given) <= 230_000
+        for _ in range(5):
+            next(batches)
+        assert 250_000 <= settled(lambda: source.given) <= 290_000
+
+
+def test_stages_that_inflate_rows_are_counted_by_what_comes_out() -> None:
+    def inflate(columns: Columns) -> Columns:
+        return {"value": np.repeat(np.asarray(columns["value"]), 20, axis=1)}
+
+    source = Endless()
+    of = Pipeline(source).map(inflate).batch(10).loader(max_bytes=2_000_000, workers=2)
+    with of:
+        next(iter(of))
+        assert settled(lambda: source.given) <= 2_000_000 // 20 + 100_000
+        assert of.stats().bytes_in_flight <= 2_600_000
+
+
+def test_a_full_window_never_locks_out_the_split_whose_turn_it_is() -> None:
+    source = Endless(splits=3)
+    of = Pipeline(source).batch(64).loader(max_bytes=50_000, order="deterministic")
+    with of:
+        batches = iter(of)
+        given = [next(batches).origins.splits for _ in range(6)]
+    assert given == [("s0",), ("s1",), ("s2",)] * 2
+
+
+def test_a_shuffle_window_larger_than_the_bound_is_cut_short_not_waited_for() -> None:
+    of = Pipeline(Endless()).shuffle(10_000).batch(10).loader(max_bytes=200_000)
+
+    with of:
+        batches: Any = iter(of)
+        assert next(batches).rows == 10

@@ -1,0 +1,104 @@
+"""A record that cannot be processed is removed, kept with its bytes, and counted to a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from forebay import ErrorBudget, ErrorBudgetExceeded, Letter, Loader, Pipeline
+from forebay.columns import Columns
+from forebay.testing import MemorySource
+
+
+class ListSink:
+    """Keeps letters in a list; what was flushed is durable."""
+
+    def __init__(self) -> None:
+        self.letters: list[Letter] = []
+        self.durable = 0
+
+    def write(self, letters: Sequence[Letter]) -> None:
+        self.letters += letters
+
+    def flush(self) -> None:
+        self.durable = len(self.letters)
+
+    def close(self) -> None:
+        self.flush()
+
+
+def fussy(columns: Columns) -> Columns:
+    """Refuses every value that ends in 3, with all the rows that came with it."""
+    if (np.asarray(columns["value"]) % 10 == 3).any():
+        raise ValueError("ends in 3")
+    return {"doubled": np.asarray(columns["value"]) * 2}
+
+
+def loader(sink: ListSink, data: Any = range(100), **budget: Any) -> Loader:
+    pipeline = Pipeline(MemorySource({"a": list(data)})).map(fussy)
+    return pipeline.dead_letters(sink, ErrorBudget(**{"share": 0.2, **budget})).batch(8).loader()
+
+
+def test_bad_records_are_removed_not_replaced_and_the_good_ones_come_once() -> None:
+    sink = ListSink()
+    given = [v // 2 for b in loader(sink) for v in b["doubled"].tolist()]
+    assert given == [v for v in range(100) if v % 10 != 3]
+
+
+def test_a_letter_has_the_original_the_place_the_stage_and_the_reason() -> None:
+    sink = ListSink()
+    list(loader(sink))
+    assert [letter.failure.offset for letter in sink.letters] == list(range(3, 100, 10))
+    first = sink.letters[0]
+    assert (first.split, first.failure.stage) == ("a", "fussy")
+    assert first.failure.reason == "ValueError: ends in 3"
+    assert first.failure.original == {"value": 3}
+
+
+def test_letters_are_durable_before_a_state_that_covers_them_is_given() -> None:
+    sink = ListSink()
+    of = loader(sink)
+    next(iter(of))
+    assert (len(sink.letters), sink.durable) == (1, 0)
+    of.state_dict()
+    assert sink.durable == 1
+
+
+def test_letters_after_the_last_good_row_are_kept_too() -> None:
+    sink = ListSink()
+    of = loader(sink, [1, 2, 13, 23])
+    assert [b.rows for b in of] == [2]
+    assert of.state_dict()["splits"]["a"]["offset"] == 4
+    assert [letter.failure.original["value"] for letter in sink.letters] == [13, 23]
+
+
+def test_the_budget_stops_the_run_once_and_names_the_last_failure() -> None:
+    with pytest.raises(ErrorBudgetExceeded, match=r"stage 'fussy' on a@\d+: ValueError: ends in 3"):
+        list(loader(ListSink(), range(2_000), share=0.05, minimum=500))
+
+
+def test_a_run_of_nothing_but_bad_records_ends_and_does_not_spin() -> None:
+    sink = ListSink()
+    of = loader(sink, [3] * 10_000)
+    with pytest.raises(ErrorBudgetExceeded, match=r"of the last \d+ rows failed"):
+        list(of)
+    assert sink.letters
+    assert of.stats().dead_letters < 200
+
+
+def test_letters_survive_a_restart_at_any_batch() -> None:
+    for stop in range(12):
+        sink = ListSink()
+        first = loader(sink)
+        batches = iter(first)
+        for _ in range(stop):
+            next(batches)
+        state = first.state_dict()
+        first.close()
+        again = loader(sink)
+        again.load_state_dict(state)
+        list(again)
+        assert {letter.failure.offset for letter in sink.letters} == set(range(3, 100, 10))
