@@ -71,7 +71,7 @@ def _jpeg(data: Payload) -> Header:
             return _sized("jpeg", height, width, orientation)
         elif marker == _START_OF_SCAN:
             break
-    raise BadPayload("corrupt JPEG: it has no frame header, so no size")
+    raise BadPayload("corrupt jpeg image: it has no frame header, so no size")
 
 
 def _jpeg_segments(data: Payload) -> Iterator[tuple[int, int]]:
@@ -79,7 +79,7 @@ def _jpeg_segments(data: Payload) -> Iterator[tuple[int, int]]:
     at = 2
     while True:
         if data[at] != 0xFF:
-            raise BadPayload(f"corrupt JPEG: no marker at byte {at}")
+            raise BadPayload(f"corrupt jpeg image: no marker at byte {at}")
         marker = data[at + 1]
         if marker == 0xFF:  # padding
             at += 1
@@ -95,7 +95,7 @@ def _png(data: Payload) -> Header:
     orientation, at = 1, 8
     while True:
         if at + 12 > len(data):
-            raise BadPayload(f"truncated PNG: {len(data)} bytes hold no end marker")
+            raise BadPayload(f"truncated png image: {len(data)} bytes hold no end marker")
         (length,) = struct.unpack_from(">I", data, at)
         kind = data[at + 4 : at + 8]
         if kind == b"eXIf":
@@ -108,7 +108,7 @@ def _png(data: Payload) -> Header:
 def _webp(data: Payload) -> Header:
     (size,) = struct.unpack_from("<I", data, 4)
     if len(data) < size + 8:
-        raise BadPayload(f"truncated WebP: {len(data)} of {size + 8} bytes")
+        raise BadPayload(f"truncated webp image: {len(data)} of {size + 8} bytes")
     kind = data[12:16]
     if kind == b"VP8X":
         width, height = (1 + int.from_bytes(data[a : a + 3], "little") for a in (24, 27))
@@ -160,5 +160,5 @@ def _orientation(exif: Payload) -> int:
 
 def _sized(format: str, height: int, width: int, orientation: int = 1) -> Header:
     if height < 1 or width < 1:
-        raise BadPayload(f"corrupt {format.upper()}: its header says {width}x{height} pixels")
+        raise BadPayload(f"corrupt {format} image: its header says {width}x{height} pixels")
     return Header(format, height, width, orientation)

@@ -136,7 +136,7 @@ def _views(column: pa.Array[Any]) -> list[Payload | None]:
     wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
     bounds = np.frombuffer(offsets, np.int64 if wide else np.int32)
     used = bounds[column.offset : column.offset + len(column) + 1].tolist()
-    view = memoryview(b"" if data is None else data)
+    view = memoryview(b"" if data is None else data).cast("B")
     values: list[Payload | None] = [view[a:b] for a, b in pairwise(used)]
     if column.null_count:
         for i in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):

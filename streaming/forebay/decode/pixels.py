@@ -18,6 +18,7 @@ Colour: TypeAlias = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""
 
 # Warnings of libjpeg about files of common cameras whose pixels are whole.
+# simplejpeg cannot be told to overlook those in a header.
 _HARMLESS = ("extraneous bytes before marker", "unknown JFIF revision")
 # By orientation: whether to transpose, then how to flip (1 left-right, 0 upside down, -1 both).
 _TURNS: dict[int, tuple[bool, int | None]] = {
@@ -43,11 +44,10 @@ def decode_jpeg(data: Payload, channels: Channels, shrunk: Size | None) -> Pixel
     if shrunk is not None:
         options |= {"min_height": shrunk[0], "min_width": shrunk[1], "min_factor": 2}
     try:
-        return _simplejpeg(data, options)
-    except BadPayload as e:
-        if not _is_harmless(str(e), data):
-            raise
-    return _simplejpeg(data, {**options, "strict": False})
+        pixels: Pixels = simplejpeg.decode_jpeg(data, **options)
+    except ValueError as e:
+        return _in_spite_of(str(e), data, channels)
+    return pixels
 
 
 def decode_other(
@@ -58,13 +58,7 @@ def decode_other(
     Raises:
         BadPayload: the file is truncated or corrupt.
     """
-    kind = header.format.upper()
-    try:
-        image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as e:
-        raise BadPayload(f"corrupt {kind}: {e.err}") from e
-    if image is None:
-        raise BadPayload(f"truncated or corrupt {kind}: it cannot be decoded")
+    image = _opencv(data, header.format, cv2.IMREAD_UNCHANGED)
     return _with_channels(image, channels, background)
 
 
@@ -86,24 +80,32 @@ def convert_into(image: Pixels, out: Pixels) -> None:
         cv2.convertScaleAbs(image, dst=out, alpha=1 / 257)
 
 
-def _simplejpeg(data: Payload, options: dict[str, Any]) -> Pixels:
-    try:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, **options)
-    except ValueError as e:
-        kind = "truncated" if "remature end" in str(e) else "corrupt"
-        raise BadPayload(f"{kind} JPEG: {e}") from e
-    return pixels
-
-
-def _is_harmless(reason: str, data: Payload) -> bool:
-    """Whether the pixels are whole in spite of a warning.
+def _in_spite_of(warning: str, data: Payload, channels: Channels) -> Pixels:
+    """Decode a JPEG that libjpeg warns about, if its pixels are known to be whole.
 
     libjpeg tells its first warning only, so the end marker must be there, too: behind the last
     start of scan, since a thumbnail in front has markers of its own.
     """
     raw = bytes(data)
     whole = raw.rfind(b"\xff\xd9") > raw.rfind(b"\xff\xda")
-    return whole and any(known in reason for known in _HARMLESS)
+    if not whole or not any(known in warning for known in _HARMLESS):
+        kind = "corrupt" if whole and "remature end" not in warning else "truncated"
+        raise BadPayload(f"{kind} jpeg image: {warning}")
+    flags = cv2.IMREAD_GRAYSCALE if channels == "gray" else cv2.IMREAD_COLOR
+    image = _opencv(raw, "jpeg", flags | cv2.IMREAD_IGNORE_ORIENTATION)
+    return _with_channels(image, channels, None)
+
+
+def _opencv(data: Payload, format: str, flags: int) -> Pixels:
+    """Gray, BGR or BGRA, of 8 or 16 bits."""
+    try:
+        image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as e:
+        raise BadPayload(f"corrupt {format} image: {e.err}") from e
+    if image is None:
+        raise BadPayload(f"truncated or corrupt {format} image: it cannot be decoded")
+    pixels: Pixels = image
+    return pixels
 
 
 def _with_channels(image: Pixels, channels: Channels, background: Colour | None) -> Pixels:
