@@ -1,1 +1,5 @@
-"""Kafka for forebay."""
+"""Kafka for Forebay: topics as a source, and as a place for dead letters."""
+
+from forebay_kafka.source import KafkaSource
+
+__all__ = ["KafkaSource"]
