@@ -52,11 +52,16 @@ def outcome_of(decoder: Stage, payloads: Sequence[Any] | Column) -> Outcome:
     return decoder.run(columns, RowRandom(Run(), decoder.name, "test/0", np.arange(rows)))
 
 
+def columns_of(decoder: Stage, payloads: Sequence[Any] | Column) -> dict[str, Any]:
+    """The columns that payloads give, none of which may fail."""
+    outcome = outcome_of(decoder, payloads)
+    assert outcome.failed == {}
+    return dict(outcome.columns)
+
+
 def decoded(decoder: Stage, payload: Any) -> NDArray[Any]:
     """The picture that one payload gives."""
-    outcome = outcome_of(decoder, [payload])
-    assert not outcome.failed
-    picture: NDArray[Any] = np.asarray(outcome.columns["value"])[0]
+    picture: NDArray[Any] = columns_of(decoder, [payload])["value"][0]
     return picture
 
 

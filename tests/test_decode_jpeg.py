@@ -13,6 +13,7 @@ from PIL import Image
 from tests.pictures import by_pillow, decoded, difference, outcome_of, photo, reason, saved
 
 from forebay import decode
+from forebay.decode.sizing import Fit
 
 TRUNCATED_AT = (3, 10, 100, 400, -2)
 
@@ -53,10 +54,10 @@ def test_gray_is_one_channel_of_luma(mode: str) -> None:
 @pytest.mark.parametrize("shape", [(400, 400), (1001, 1203), (3000, 500)])
 @pytest.mark.parametrize("fit", ["stretch", "crop", "pad"])
 def test_decoding_at_a_fraction_of_the_size_shows_the_same_picture(
-    shape: tuple[int, int], fit: str
+    shape: tuple[int, int], fit: Fit
 ) -> None:
     picture = photo(1, *shape)
-    small = decode.image("value", size=(96, 96), fit=fit)  # type: ignore[arg-type]
+    small = decode.image("value", size=(96, 96), fit=fit)
     from_jpeg = decoded(small, saved(picture, "JPEG", quality=95))
     from_png = decoded(small, saved(picture, "PNG", compress_level=1))
     assert difference(from_jpeg, from_png) < 2.5

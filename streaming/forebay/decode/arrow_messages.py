@@ -54,19 +54,19 @@ class ArrowDecoder:
         """
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
-                self._check_schema(stream.schema)
+                if self.schema is not None:
+                    _check_types(self.schema, stream.schema)
                 batches = list(stream)
             for batch in batches:
                 # Offsets in a damaged payload may point anywhere: a look now, or a crash later.
                 batch.validate(full=True)
-        except (pa.ArrowException, OSError) as e:
+        except BadPayload:
+            raise
+        except (pa.ArrowException, OSError, ValueError) as e:  # ValueError: names not in UTF-8
             raise BadPayload(f"not a whole Arrow IPC stream: {e}") from e
+        for batch in batches:
+            _check_nulls_within(self.schema, batch)
         return batches
-
-    def _check_schema(self, found: pa.Schema) -> None:
-        if self.schema is None or found.equals(self.schema):
-            return
-        raise BadPayload(_difference(self.schema, found))
 
 
 def arrow_ipc(
@@ -84,9 +84,9 @@ def arrow_ipc(
 
     Args:
         column: the column of payloads.
-        schema: the schema that every payload must have, as ``pyarrow.Schema`` or in short (see
-            ``forebay.decode.schemas``); one of another fails. None takes any, and payloads
-            that differ from each other stop the pipeline.
+        schema: the fields that every payload must have, in this order, as ``pyarrow.Schema``
+            or in short (see ``forebay.decode.schemas``); one of another schema fails. None
+            takes any, and payloads that differ from each other stop the pipeline.
         nulls: rows without a payload fail ("dead_letter") or are left out ("skip").
         name: the stage's name, by which its dead letters know it.
 
@@ -103,13 +103,18 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> dict[str, Column]:
     return concat(parts) if parts else {}
 
 
-def _difference(wanted: pa.Schema, found: pa.Schema) -> str:
-    """What is wrong with a payload's schema, naming the first field that differs."""
+def _check_types(wanted: pa.Schema, found: pa.Schema) -> None:
+    """Names and types must agree; whether a field may be null is seen by its values."""
     for a, b in zip_longest(wanted, found):
-        if a is None or b is None or not a.equals(b):
-            return f"the schema differs from the declared one: {_told(b)} instead of {_told(a)}"
-    return f"the schema differs from the declared one in its metadata: {found}"
+        if a is None or b is None or a.name != b.name or a.type != b.type:
+            raise BadPayload(f"it has {_told(b)} where the schema says {_told(a)}")
+
+
+def _check_nulls_within(schema: pa.Schema | None, batch: pa.RecordBatch) -> None:
+    for field, column in zip(schema or (), batch.columns, strict=False):
+        if column.null_count and not field.nullable:
+            raise BadPayload(f"field {field.name!r} holds nulls, the schema allows none")
 
 
 def _told(field: pa.Field[Any] | None) -> str:
-    return "no field" if field is None else repr(str(field))
+    return "no field" if field is None else f"a field {field.name!r} of {field.type}"

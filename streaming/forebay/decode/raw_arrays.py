@@ -54,7 +54,8 @@ class RawDecoder:
         size = np.dtype(self.dtype).itemsize * math.prod(self.shape)
         if len(data) != size:
             shape = "x".join(map(str, self.shape)) or "a single value"
-            raise BadPayload(f"{len(data)} bytes, but {shape} of {self.dtype} takes {size}")
+            kind = np.dtype(self.dtype).name
+            raise BadPayload(f"{len(data)} bytes, but {shape} of {kind} takes {size}")
         return data
 
     def _array(self, whole: Sequence[Payload]) -> NDArray[Any]:
