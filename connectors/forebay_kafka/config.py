@@ -182,6 +182,11 @@ def for_asking(settings: Settings, on_error: ErrorCallback) -> dict[str, Any]:
     return {**_quiet(settings), **shared, "error_cb": on_error}
 
 
+def for_reading_from(settings: Settings) -> Settings:
+    """A producer's settings without those that are of producers only."""
+    return Settings({k: v for k, v in settings.items() if k not in properties.PRODUCER})
+
+
 def for_writing(settings: Settings, on_error: ErrorCallback) -> dict[str, Any]:
     """What the producer is made with."""
     out = {**_WRITING, **_quiet(settings), **settings}

@@ -19,7 +19,8 @@ from forebay_kafka.gaps import OnGap
 from forebay_kafka.lag import Lookout, Pace, partitions_of, survey
 from forebay_kafka.opening import Openings, check_partitions_exist, saved_positions
 from forebay_kafka.positions import Edge, Place, parse_place
-from forebay_kafka.reader import KafkaReader, Rules
+from forebay_kafka.reader import KafkaReader
+from forebay_kafka.upkeep import Rules
 
 _TOPIC = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _DEFAULT_GROUP = "forebay"  # the client wants a name; nothing is joined or committed under it
@@ -41,11 +42,11 @@ class KafkaSource:
 
     topics: str | Sequence[str]
     config: Mapping[str, Any]
-    start: Any = field(default="earliest", kw_only=True)
+    start: str | Mapping[str, Any] = field(default="earliest", kw_only=True)
     """Where a run without a saved position begins: ``"earliest"`` (a training job wants what the
     topic holds; ``"latest"`` would skip it silently), ``"latest"``, ``{"timestamp": ms or aware
     datetime}``, or ``{topic: {partition: offset}}`` (partitions left out begin at their first)."""
-    until: Any = field(default=None, kw_only=True)
+    until: str | Mapping[str, Any] | None = field(default=None, kw_only=True)
     """Where reading ends: ``None`` (never), ``"latest"`` (the end at the moment of opening),
     ``{"timestamp": ...}`` or ``{topic: {partition: offset}}``. Never beyond what is there when
     the source is opened: an end further on is cut, with a warning."""
