@@ -85,34 +85,23 @@ def find_gap(
     A position beyond the end is left to the client where it can check it by leader epoch: only
     that tells where the log was cut. It checks where reading begins, so not with pending ranges.
     """
-    saved = position.token or {}
-    if (why := _other_log(saved, log.identity)) is not None:
-        return _recreated(split, position, log, why)
+    if (gap := find_recreation(split, position, log)) is not None:
+        return gap
     if position.low < log.low:
         return _overtaken(split, position, log)
     if divergence is not None and divergence < position.offset:
         return _truncated(split, position, log, divergence)
-    checked_by_client = "epoch" in saved and not position.pending and not refused
+    checked_by_client = "epoch" in (position.token or {}) and not position.pending and not refused
     if position.offset > log.high and not checked_by_client:
         return _truncated(split, position, log, None)
     return None
 
 
-def _other_log(saved: Token, now: Identity) -> str | None:
-    """Why the log is not the one the position was saved on, or None."""
-    topic = saved.get("id")
-    cluster = saved.get("at")
-    moved = cluster is not None and now.cluster is not None and cluster != now.cluster
-    if topic is not None and now.topic_id is not None and topic != now.topic_id:
-        if moved:
-            return "the position was saved on another Kafka cluster"
-        return f"the topic was deleted and re-created (its id was {topic}, it is {now.topic_id})"
-    if topic is None and moved:
-        return "the position was saved on another Kafka cluster"
-    return None
-
-
-def _recreated(split: str, position: Position, log: Log, why: str) -> Gap:
+def find_recreation(split: str, position: Position, log: Log) -> Gap | None:
+    """The gap if the log is another one than the position was saved on, or None."""
+    why = _other_log(position.token or {}, log.identity)
+    if why is None:
+        return None
     return Gap(
         split=split,
         start=position.low,
@@ -127,6 +116,20 @@ def _recreated(split: str, position: Position, log: Log, why: str) -> Gap:
             "to begin at its end, on_gap='latest'."
         ),
     )
+
+
+def _other_log(saved: Token, now: Identity) -> str | None:
+    """Why the log is not the one the position was saved on, or None."""
+    topic = saved.get("id")
+    cluster = saved.get("at")
+    moved = cluster is not None and now.cluster is not None and cluster != now.cluster
+    if topic is not None and now.topic_id is not None and topic != now.topic_id:
+        if moved:
+            return "the position was saved on another Kafka cluster"
+        return f"the topic was deleted and re-created (its id was {topic}, it is {now.topic_id})"
+    if topic is None and moved:
+        return "the position was saved on another Kafka cluster"
+    return None
 
 
 def _overtaken(split: str, position: Position, log: Log) -> Gap:

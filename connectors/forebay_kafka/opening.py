@@ -10,7 +10,7 @@ from forebay.errors import ConfigError, StateError
 from forebay.source import Owns
 from forebay.state import Position
 from forebay_kafka.cluster import Cluster, Topic, at_time
-from forebay_kafka.gaps import Gap, Log, OnGap, find_gap
+from forebay_kafka.gaps import Gap, Log, OnGap, find_gap, find_recreation
 from forebay_kafka.lag import News
 from forebay_kafka.positions import Edge, Instant, Offsets, Partition, Place, token
 
@@ -67,8 +67,8 @@ def check_partitions_exist(
         if partition.number in topic.partitions or not owns(partition.split):
             continue
         nothing = Log(identity=topic.identity, low=0, high=0, end=0)
-        gap = find_gap(partition.id, position, nothing)
-        if gap is not None and gap.resets:
+        gap = find_recreation(partition.id, position, nothing)
+        if gap is not None:
             gap.resume(on_gap)
             continue
         raise StateError(
