@@ -694,8 +694,7 @@ def test_a_reader_ahead_of_the_leader_epoch_is_told_so(
 def test_reading_resumes_at_an_offset_with_its_epoch(broker: Broker, make_topic: Topics) -> None:
     topic = make_topic()
     produce(broker.bootstrap, topic, numbered(5))
-    with reader(broker.bootstrap, topic) as consumer:
-        consumer.assign([TopicPartition(topic, 0, 3, leader_epoch=0)])
+    with reader(broker.bootstrap, topic, 3, leader_epoch=0) as consumer:
         assert read_to_end(consumer).offsets == [3, 4]
 
 

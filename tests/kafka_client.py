@@ -81,12 +81,17 @@ def reader(
     offset: int = OFFSET_BEGINNING,
     *,
     partition: int = 0,
+    leader_epoch: int = -1,
     settings: Settings | None = None,
 ) -> Iterator[Consumer]:
-    """A consumer assigned to one partition from an offset on."""
+    """A consumer assigned to one partition from an offset on, which was read under an epoch."""
     consumer = Consumer({**READER, "bootstrap.servers": bootstrap, **(settings or {})})
     try:
-        consumer.assign([TopicPartition(topic, partition, offset)])
+        if offset < 0:
+            # To ask where the log starts or ends one must know the leader: half a second faster.
+            # Not with an offset: librdkafka checks its epoch only against a leader that is new.
+            consumer.list_topics(topic, timeout=GIVE_UP_SECONDS)
+        consumer.assign([TopicPartition(topic, partition, offset, leader_epoch=leader_epoch)])
         yield consumer
     finally:
         consumer.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
+from dataclasses import replace
 
 from forebay_kafka.devbroker import protocol
 from forebay_kafka.devbroker.apis import API_VERSIONS, APIS, FLEXIBLE_FROM, Api, versions_answer
@@ -14,10 +16,12 @@ from forebay_kafka.devbroker.protocol import Head, Message, Records
 from forebay_kafka.devbroker.state import State
 from forebay_kafka.devbroker.topics import Topics
 from forebay_kafka.devbroker.transactions import Cancel, Transactions
-from forebay_kafka.devbroker.wire import BadFrame, Wire
+from forebay_kafka.devbroker.wire import BadFrame, CutOff, Wire
 
 DEFAULT_RETENTION_BYTES = 1 << 30
 BACKLOG = 128
+ACCEPT_AGAIN_SECONDS = 0.1
+ALL_ADDRESSES = ("", "0.0.0.0", "::")
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +51,12 @@ class Broker:
 
     def listen(self, host: str, port: int) -> str:
         """Start accepting; returns `host:port`. DevBrokerError where the address is not free."""
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        except (OSError, OverflowError) as cause:
-            raise DevBrokerError(f"cannot listen on {host}:{port}: {cause}") from cause
+        listener = _listener(host, port)
         listener.setblocking(False)
         self._listener = listener
         self.state.host, self.state.port = host, listener.getsockname()[1]
         self._accepting = self._loop.create_task(self._accept(listener))
-        return f"{host}:{self.state.port}"
+        return f"[{host}]:{self.state.port}" if ":" in host else f"{host}:{self.state.port}"
 
     async def stop(self) -> None:
         """Close every socket and wait for the tasks that used them."""
@@ -84,48 +84,64 @@ class Broker:
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:
-            sock, _ = await self._loop.sock_accept(listener)
-            task = self._loop.create_task(self._serve(Wire(sock)))
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+            try:
+                sock, _ = await self._loop.sock_accept(listener)
+            except OSError as error:
+                log.warning("cannot accept a connection: %s", error)
+                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                continue
+            self._take_on(Wire(sock))
+
+    def _take_on(self, wire: Wire) -> None:
+        def done(task: asyncio.Task[None]) -> None:
+            self._connections.discard(task)
+            wire.close()  # here, because a task that is cancelled before it ran closes nothing
+
+        task = self._loop.create_task(self._serve(wire))
+        self._connections.add(task)
+        task.add_done_callback(done)
 
     async def _serve(self, wire: Wire) -> None:
         """One request after the other, as Kafka does: a long poll holds up its own connection."""
         try:
+            state = self._seen_by(wire)
             while (frame := await wire.receive()) is not None:
-                pieces = await self._answer(frame)
+                pieces = await self._answer(frame, state)
                 await self.controls.until_running()
                 if pieces is not None:
                     await wire.send(pieces)
         except BadFrame as error:
             log.warning("closing a connection: %s", error)
-        except ConnectionError:
-            log.debug("a client went away", exc_info=True)
+        except (CutOff, ConnectionError):
+            log.debug("a connection ended", exc_info=True)
         except Exception:
             log.exception("closing a connection after a failed request")
-        finally:
-            wire.close()
 
-    async def _answer(self, frame: bytearray) -> list[bytes | bytearray] | None:
+    def _seen_by(self, wire: Wire) -> State:
+        """The state with an address that this client can reach, also if we listen on all."""
+        if self.state.host not in ALL_ADDRESSES:
+            return self.state
+        return replace(self.state, host=wire.local_host)
+
+    async def _answer(self, frame: bytearray, state: State) -> list[bytes | bytearray] | None:
         head = protocol.head(frame, FLEXIBLE_FROM)
         api = APIS.get(head.api_key)
         if api is None or not api.oldest <= head.version <= api.newest:
             return _unsupported(head)
         await self.controls.hold(api)
-        response, records = await self._response(api, head, frame)
+        response, records = await self._response(api, head, frame, state)
         if self.controls.take_drop(api):
-            raise BadFrame(f"as a fault, {api.name} is not answered")
+            raise CutOff
         if response is None:
             return None
         return protocol.encode(response, head.version, head.correlation_id, records)
 
     async def _response(
-        self, api: Api, head: Head, frame: bytearray
+        self, api: Api, head: Head, frame: bytearray, state: State
     ) -> tuple[Message | None, Records | None]:
         request = api.request.decode(memoryview(frame)[head.body_at :], version=head.version)
         error = self.controls.take_error(api)
-        state = self.state if error is None else self._nothing()
-        reply = await api.handler(state, request)
+        reply = await api.handler(state if error is None else self._nothing(), request)
         response, records = reply if isinstance(reply, tuple) else (reply, None)
         if error is not None and response is not None:
             protocol.put_error(response, error)
@@ -136,6 +152,20 @@ class Broker:
         topics = Topics(retention_bytes=0)
         transactions = Transactions(topics, lambda seconds, action: lambda: None)
         return State(self.state.host, self.state.port, topics, transactions)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    except (OSError, UnicodeError) as cause:
+        raise DevBrokerError(f"cannot listen on {host!r}: there is no such host") from cause
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as cause:
+        reason = os.strerror(cause.errno) if isinstance(cause, OSError) and cause.errno else cause
+        raise DevBrokerError(
+            f"cannot listen on {host}:{port}: {reason}; another port may do, and 0 takes a free one"
+        ) from cause
 
 
 def _unsupported(head: Head) -> list[bytes | bytearray]:

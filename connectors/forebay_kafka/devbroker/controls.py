@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -93,7 +94,8 @@ class Controls:
         self._state.topics.partition(topic, partition).truncate(to_offset)
 
     def _recreate_topic(self, topic: str) -> str:
-        return str(self._state.topics.recreate(topic).id)
+        topic_id = self._state.topics.recreate(topic).id
+        return base64.b64encode(topic_id.bytes).decode().rstrip("=")
 
     def _delete_records(self, topic: str, partition: int, before: int) -> None:
         self._state.topics.partition(topic, partition).delete_before(before)

@@ -47,7 +47,7 @@ class Faults:
         )
 
     def recreate_topic(self, topic: str) -> str:
-        """Replace a topic by an empty one of the same name; returns the new topic id."""
+        """Put an empty topic in its place; returns the new id, as confluent-kafka shows it."""
         return str(self._send({"do": "recreate_topic", "topic": topic}))
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:

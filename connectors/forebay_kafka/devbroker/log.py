@@ -96,7 +96,7 @@ class PartitionLog:
     def append(
         self, parts: list[bytearray], *, max_batch_bytes: int, append_time: bool
     ) -> Appended:
-        """Append all batches of a produce request, or none; Refusal says why not."""
+        """Append the batches of a produce request; Refusal says why not."""
         for batch in parts:
             if len(batch) > max_batch_bytes:
                 raise Refusal(Code.MESSAGE_TOO_LARGE)

@@ -88,24 +88,20 @@ def _with_records(body: bytearray, records: Records, *, compact: bool) -> list[b
     return pieces
 
 
-def put_error(response: Message, code: int) -> Message:
-    """Set the innermost error codes of a response: the partitions' rather than the request's."""
-    if not _put_inner_errors(response, code) and "error_code" in response.fields:
-        response.error_code = code
-    return response
+def put_error(part: Message, code: int) -> bool:
+    """Set the innermost error codes of a response: the partitions' rather than the request's.
 
-
-def _put_inner_errors(part: Message, code: int) -> bool:
-    found = False
-    for name, spec in part.fields.items():
-        if spec.is_struct_array():
-            for inner in getattr(part, name) or ():
-                put_error(inner, code)
-                found = True
-    if "partition_error_code" in part.fields:
-        part.partition_error_code = code
-        found = True
-    return found
+    Returns whether there was one to set.
+    """
+    arrays = [name for name, spec in part.fields.items() if spec.is_struct_array()]
+    inner = [put_error(each, code) for name in arrays for each in getattr(part, name) or ()]
+    if any(inner):
+        return True
+    for name in ("error_code", "partition_error_code"):
+        if name in part.fields:
+            setattr(part, name, code)
+            return True
+    return False
 
 
 def _varint(value: int) -> bytes:

@@ -14,6 +14,10 @@ class BadFrame(Exception):
     """What arrived is not Kafka's protocol, or is too large."""
 
 
+class CutOff(Exception):
+    """The connection is to be closed instead of answering."""
+
+
 class Wire:
     """One accepted socket; used on the broker's event loop only."""
 
@@ -22,6 +26,11 @@ class Wire:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def local_host(self) -> str:
+        """Our address as this client reached it."""
+        return str(self._sock.getsockname()[0])
 
     async def receive(self) -> bytearray | None:
         """The next request without its length, or None where the client has hung up."""
