@@ -54,7 +54,6 @@ def test_kafka_tells_each_client_an_address_that_it_can_reach() -> None:
     protocols = listeners("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP")
     assert set(protocols) == set(own) == {*told, environment["KAFKA_CONTROLLER_LISTENER_NAMES"]}
     assert told == {"PLAINTEXT_HOST": "//localhost:9092", "PLAINTEXT": "//kafka:19092"}
-    assert ()
     assert environment["KAFKA_INTER_BROKER_LISTENER_NAME"] in told
     assert environment["KAFKA_CONTROLLER_QUORUM_VOTERS"].endswith(own["CONTROLLER"].lstrip("/"))
     assert KAFKA["healthcheck"]["test"][-1] == "localhost:9092"
