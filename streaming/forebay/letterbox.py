@@ -53,6 +53,9 @@ _TYPES: dict[str, pa.DataType] = {
     "other": pa.string(),
 }
 _SCHEMA = pa.schema(_TYPES)
+_ORIGINAL = ("topic", "partition", "timestamp", "timestamp_type", "key", "value", "headers")
+ORIGINAL_TYPES: Mapping[str, pa.DataType] = {name: _TYPES[name] for name in _ORIGINAL}
+"""The columns of a Kafka record that are kept as they are, with their Arrow types."""
 
 
 class FolderSink:

@@ -1,0 +1,5 @@
+"""``python -m forebay.cli``."""
+
+from forebay.cli import main
+
+main()

@@ -1,0 +1,155 @@
+"""``forebay run``: a topology from its checkpoint to the end of the data, or to a signal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import click
+from rich.console import Console
+
+from forebay import checkpoint
+from forebay.cli.common import Options, common_options, read_topology, set_up_logging
+from forebay.cli.exits import UserCodeError
+from forebay.errors import ForebayError
+from forebay.progress import Progress, Style
+from forebay.topology import Topology
+from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
+
+
+@click.command()
+@click.argument("topology", type=click.Path())
+@click.option("--batches", type=click.IntRange(1), help="Stop after this many batches.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds between two lines of progress.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Seconds that a training step may take to end after SIGTERM or Ctrl-C.",
+)
+@common_options
+@click.pass_obj
+def run(
+    options: Options, topology: str, batches: int | None, interval: float, grace: float
+) -> None:
+    """Run the file TOPOLOGY: train, or without a training function drain the stream.
+
+    With a checkpoint it goes on where the last run ended. SIGTERM or Ctrl-C end it in order:
+    nothing more is read, the position is saved, the exit code is 0. A second one ends it at once.
+    """
+    loaded = read_topology(options, topology)
+    set_up_logging(options)
+    with ExitStack() as stack:
+        if loaded.checkpoint is not None:
+            stack.enter_context(checkpoint.exclusive(loaded.checkpoint.path))
+        stopper = stack.enter_context(Stopper(grace))
+        job = Job(loaded, stopper, batches)
+        stack.callback(job.loader.close)
+        job.resume()
+        progress = Progress(
+            job.loader,
+            Console(),
+            style=_style(options),
+            interval=interval,
+            has_trainer=loaded.train is not None,
+        )
+        progress.start()
+        stack.callback(progress.stop)
+        job.run()
+    if stopper.signal is not None:
+        event = {"event": "stopped", "signal": stopper.signal.name}
+        options.emit(event, f"stopped by {stopper.signal.name}{job.saved()}")
+
+
+class Job:
+    """One run of a topology in this process."""
+
+    def __init__(self, topology: Topology, stopper: Stopper, batches: int | None) -> None:
+        self._topology, self._stopper = topology, stopper
+        commits = topology.loader_options.get("state_of") == "committed"
+        self.loader = TrainingLoader(
+            topology.loader(state_of="committed"),
+            stopper,
+            commits=commits,
+            after_step=self._after_step,
+            limit=batches,
+        )
+
+    @property
+    def _saves_position(self) -> bool:
+        """Whether the position is ours to save: no function that keeps it with its model."""
+        train = self._topology.train
+        return self._topology.checkpoint is not None and not (train and train.wants_checkpoint)
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        if self._saves_position and self._topology.checkpoint is not None:
+            path = self._topology.checkpoint.path
+            state = checkpoint.load(path, run=self._topology.name)
+            if state is not None:
+                self.loader.load_state_dict(state)
+
+    def run(self) -> None:
+        """Train or drain until the data ends or the run is to stop, then save the position."""
+        try:
+            self._train() if self._topology.train else self._drain()
+        except Stop:
+            self.loader.abandon_step()
+        else:
+            self.loader.state_dict()  # the last step has ended, too
+        if self._saves_position:
+            self._save()
+
+    def saved(self) -> str:
+        """Where the position is, in words."""
+        kept = self._topology.checkpoint
+        return f"; the position is in {kept.path}" if kept and self._saves_position else ""
+
+    def _drain(self) -> None:
+        for _ in self.loader:
+            continue
+
+    def _train(self) -> None:
+        train, kept = self._topology.train, self._topology.checkpoint
+        assert train is not None
+        options: dict[str, Any] = dict(train.options)
+        if train.wants_checkpoint:
+            options["checkpoint"] = kept and Checkpoint(
+                kept.path, self.loader, every=kept.every, run=self._topology.name
+            )
+        _called(lambda: train.function(self.loader, **options), train.function)
+
+    def _after_step(self, batches: int) -> None:
+        kept = self._topology.checkpoint
+        if kept is not None and self._saves_position and batches % kept.every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        kept = self._topology.checkpoint
+        assert kept is not None
+        checkpoint.save(kept.path, self.loader.state_dict(), run=self._topology.name)
+
+
+def _called(call: Callable[[], object], function: Any) -> None:
+    try:
+        call()
+    except ForebayError:
+        raise
+    except Exception as e:
+        name = f"{function.__module__}:{getattr(function, '__qualname__', function)}"
+        raise UserCodeError(f"{name} raised {type(e).__name__}: {e}") from e
+
+
+def _style(options: Options) -> Style:
+    if options.json:
+        return "json"
+    return "table" if sys.stdout.isatty() else "lines"

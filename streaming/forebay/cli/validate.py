@@ -1,0 +1,54 @@
+"""``forebay validate`` and ``forebay schema``: everything about a topology file but running it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from forebay.cli.common import Options, common_options, read_topology
+from forebay.topology import SINKS, SOURCES, Topology, json_schema
+
+
+@click.command()
+@click.argument("topology", type=click.Path())
+@common_options
+@click.pass_obj
+def validate(options: Options, topology: str) -> None:
+    """Check the file TOPOLOGY and all it names; open and start nothing.
+
+    Every problem is told with its line. Exit code 0: it can be run; 2: it cannot.
+    """
+    loaded = read_topology(options, topology)
+    what = _described(loaded)
+    stages = " -> ".join([what["source"], *what["stages"], f"batches of {what['batch']}"])
+    options.emit({"event": "valid", **what}, f"{topology} is valid: {stages}")
+
+
+@click.command()
+@common_options
+@click.pass_obj
+def schema(options: Options) -> None:
+    """Print the JSON Schema of topology files, for editors.
+
+    It covers the sources and sinks that are installed here.
+    """
+    made = json_schema(SOURCES, SINKS)
+    click.echo(json.dumps(made, indent=None if options.json else 2, ensure_ascii=False))
+
+
+def _described(loaded: Topology) -> dict[str, Any]:
+    """What the file says, without any value that could be a secret."""
+    pipeline = loaded.pipeline
+    assert pipeline.batching is not None
+    return {
+        "topology": loaded.file,
+        "name": loaded.name,
+        "source": type(pipeline.source).__name__,
+        "stages": [s.name for s in pipeline.stages],
+        "batch": pipeline.batching.size,
+        "dead_letters": type(pipeline.sink).__name__ if pipeline.sink else None,
+        "train": getattr(loaded.train.function, "__name__", None) if loaded.train else None,
+        "checkpoint": str(loaded.checkpoint.path) if loaded.checkpoint else None,
+    }

@@ -1,0 +1,253 @@
+"""A run of a training function: its loader, its checkpoints, and an orderly end on a signal.
+
+The position that is saved covers the batches whose step has ended. A step has ended when the
+next batch is asked for, when the function asks for the state, or when it returns.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from forebay.checkpoint import load_torch, save_torch
+from forebay.errors import StateError
+from forebay.loader import Loader, LoaderIterator, LoaderStats
+from forebay.tensors import Batch
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stop(BaseException):
+    """Ends a run in the middle of a step that takes too long, or of the wait for a batch."""
+
+
+class Stopper:
+    """Turns the first SIGTERM or SIGINT into an orderly stop; the second ends the process.
+
+    A wait for the next batch ends at once. A step may take ``grace`` seconds to end; then
+    ``Stop`` is raised in it, and its batch counts as not trained. Main thread only.
+    """
+
+    def __init__(self, grace: float = 1.0) -> None:
+        self._grace = grace
+        self._waits = self._shielded = self._late = False
+        self._before: dict[int, Any] = {}
+        self.signal: signal.Signals | None = None
+        """The signal that came; None: go on."""
+
+    def __enter__(self) -> Stopper:
+        for number in _SIGNALS:
+            self._before[number] = signal.signal(number, self._on_signal)
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside, a signal raises ``Stop`` at once."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+
+    @contextmanager
+    def shielded(self) -> Iterator[None]:
+        """Inside, nothing is raised; what was due is raised at the end."""
+        self._shielded = True
+        try:
+            yield
+        finally:
+            self._shielded = False
+        if self._late:
+            self._late = False
+            raise Stop
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.signal = signal.Signals(number)
+        for other in _SIGNALS:
+            signal.signal(other, signal.SIG_DFL)
+        if self._waits:
+            raise Stop
+        signal.setitimer(signal.ITIMER_REAL, self._grace)
+
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        if not self._shielded:
+            raise Stop
+        self._late = True
+
+
+class TrainingLoader(IterableDataset[Batch]):
+    """The loader that a training function is given: it ends when the run is to stop.
+
+    Args:
+        loader: with ``state_of="committed"``, so that its state covers ended steps only.
+        commits: whether the function calls ``commit()`` itself.
+        after_step: called after each step that has ended, with the number of batches so far.
+        limit: the most batches to give.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        stopper: Stopper,
+        *,
+        commits: bool = False,
+        after_step: Callable[[int], None] | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self._loader, self._stopper = loader, stopper
+        self._commits, self._after_step, self._limit = commits, after_step, limit
+        self._in_step = False
+        self.batches = 0
+        """Batches given so far."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        return _Batches(self, iter(self._loader))
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is to stop; the batch at hand is the last."""
+        return self._stopper.signal is not None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the batch at hand, whose step thereby has ended."""
+        self._end_step()
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where the state was taken."""
+        self._loader.load_state_dict(state_dict)
+
+    def commit(self, batches: int = 1) -> None:
+        """Say that batches are trained, where the topology says ``state_of: committed``."""
+        if not self._commits:
+            raise StateError(
+                "commit() is for loader.state_of: committed; without it a batch counts as trained "
+                "when the next one is asked for"
+            )
+        self._loader.commit(batches)
+
+    def stats(self) -> LoaderStats:
+        """What happened so far. Any thread."""
+        return self._loader.stats()
+
+    def lag(self) -> Mapping[str, int]:
+        """Records of each split that were not delivered yet. Any thread."""
+        return self._loader.lag()
+
+    def abandon_step(self) -> None:
+        """Say that the step at hand did not end: its batch comes again after a resume."""
+        self._in_step = False
+
+    def close(self) -> None:
+        """Stop every thread and client."""
+        self._loader.close()
+
+    def _next(self, batches: LoaderIterator) -> Batch:
+        self._end_step()
+        if self.stopping or self.batches == self._limit:
+            raise StopIteration
+        try:
+            with self._stopper.waiting():
+                batch = next(batches)
+        except Stop:
+            # A batch that may just have come is not committed: it comes again after a resume.
+            raise StopIteration from None
+        self._in_step = True
+        self.batches += 1
+        return batch
+
+    def _end_step(self) -> None:
+        if not self._in_step:
+            return
+        with self._stopper.shielded():
+            self._in_step = False
+            if not self._commits:
+                self._loader.commit()
+            if self._after_step is not None:
+                self._after_step(self.batches)
+
+
+class _Batches(Iterator[Batch]):
+    def __init__(self, loader: TrainingLoader, batches: LoaderIterator) -> None:
+        self._loader, self._batches = loader, batches
+
+    def __next__(self) -> Batch:
+        return self._loader._next(self._batches)
+
+
+class Checkpoint:
+    """Model and position, saved together into one file, by the training function itself.
+
+    def train(loader, checkpoint):
+        if (saved := checkpoint.load()) is not None:
+            model.load_state_dict(saved["model"])
+        for batch in loader:
+            train_step(batch)
+            if checkpoint.due:
+                checkpoint.save({"model": model.state_dict()})
+        checkpoint.save({"model": model.state_dict()})
+    """
+
+    def __init__(
+        self, path: Path, loader: TrainingLoader, *, every: int, run: str | None = None
+    ) -> None:
+        self.path = path
+        self._loader, self._every, self._run = loader, every, run
+        self._saved_at = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether to save now: ``every`` batches since the last time, or the run is to stop."""
+        return self._loader.stopping or self._loader.batches - self._saved_at >= self._every
+
+    def load(self) -> Any:
+        """What was saved last, or None; the loader goes on from there.
+
+        Raises:
+            StateError: the file is damaged, and the one before, too; or of another run.
+        """
+        whole = load_torch(self.path)
+        if whole is None:
+            return None
+        if not isinstance(whole, dict) or whole.keys() != {"payload", "data", "run"}:
+            raise StateError(
+                f"{self.path} was not saved by a run of a topology. Give this run a checkpoint "
+                "path of its own."
+            )
+        if self._run is not None and whole["run"] not in (None, self._run):
+            raise StateError(
+                f"{self.path} belongs to the run {whole['run']!r}, this one is {self._run!r}. "
+                "Give each run a checkpoint path of its own."
+            )
+        self._loader.load_state_dict(whole["data"])
+        return whole["payload"]
+
+    def save(self, payload: Any) -> None:
+        """Store ``payload`` with the position after the batch at hand.
+
+        Raises:
+            StateError: it cannot be written; what was saved before is untouched.
+        """
+        data = self._loader.state_dict()
+        save_torch(self.path, {"payload": payload, "data": data, "run": self._run})
+        self._saved_at = self._loader.batches
