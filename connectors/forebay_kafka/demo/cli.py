@@ -22,7 +22,7 @@ from forebay_kafka.demo.pictures import SHAPES
 
 
 @click.command()
-@click.option("--images", default=16_000, show_default=True, help="Pictures to produce.")
+@click.option("--images", default=12_000, show_default=True, help="Pictures to produce.")
 @click.option("--kills", default=2, show_default=True, help="How often the trainer is killed.")
 @click.option("--rate", default=1_500.0, show_default=True, help="Pictures produced per second.")
 @click.option("--seed", type=int, help="Makes the random moments repeatable.")

@@ -19,7 +19,7 @@ def picture(rng: np.random.Generator) -> tuple[bytes, int]:
     x = int(rng.integers(radius, _WIDTH - radius))
     y = int(rng.integers(radius, _HEIGHT - radius))
     _draw(canvas, SHAPES[label], (x, y), radius, colour)
-    ok, encoded = cv2.imencode(".jpg", canvas, [cv2.IMWRITE_JPEG_QUALITY, 80])
+    ok, encoded = cv2.imencode(".jpg", canvas, [cv2.IMWRITE_JPEG_QUALITY, 72])
     if not ok:
         raise RuntimeError("OpenCV could not write a JPEG")
     return encoded.tobytes(), label

@@ -27,7 +27,7 @@ from forebay_kafka.demo.producer import KEY
 
 SIZE = 64
 BATCH = 64
-SAVE_EVERY = 10
+SAVE_EVERY = 5
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -84,16 +84,16 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 24, 5, 2, 2),
+            nn.Conv2d(3, 16, 5, 2, 2),
             nn.ReLU(),
-            nn.Conv2d(24, 48, 3, 1, 1),
+            nn.Conv2d(16, 24, 3, 1, 1),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            nn.Conv2d(48, 64, 3, 1, 1),
+            nn.Conv2d(24, 48, 3, 1, 1),
             nn.ReLU(),
             nn.AdaptiveAvgPool2d(4),
             nn.Flatten(),
-            nn.Linear(64 * 16, len(SHAPES)),
+            nn.Linear(48 * 16, len(SHAPES)),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
