@@ -92,7 +92,8 @@ def parse(text: str, file: str, env: Mapping[str, str], problems: Problems) -> N
         mark = e.problem_mark or e.context_mark
         at = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file, 1, 1)
         why = ", ".join(filter(None, (e.context, e.problem)))
-        problems.add(at, "", f"this is no YAML: {why}")
+        way_out = '; inside { } and [ ] write "${NAME}" in quotes' if "${" in text else ""
+        problems.add(at, "", f"this is no YAML: {why}{way_out}")
         return None
     except (yaml.YAMLError, RecursionError) as e:
         problems.add(Place(file, 1, 1), "", f"this is no YAML: {str(e) or 'it is nested too deep'}")
@@ -180,14 +181,17 @@ class _Tree:
         text, place = str(raw.value), self._place(raw)
         quoted = isinstance(raw, yaml.ScalarNode) and raw.style is not None
         before = len(self._problems.found)
+        from_env = any(m["name"] for m in _ENV.finditer(text))
         value = self._expanded(text, place, path)
         return Node(
-            broken=len(self._problems.found) > before,
-            value=value if quoted else resolve(value),
+            # A password of digits is text: what comes from the environment becomes a number only
+            # where one is wanted.
+            value=value if quoted or from_env else resolve(value),
             place=place,
             text=text,
             quoted=quoted,
-            from_env=any(m["name"] for m in _ENV.finditer(text)),
+            from_env=from_env,
+            broken=len(self._problems.found) > before,
         )
 
     def _expanded(self, text: str, place: Place, path: str) -> str:

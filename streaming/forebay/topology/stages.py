@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -64,8 +65,8 @@ def public_names(module: ModuleType) -> Sequence[str]:
     return [n for n, f in own.items() if not n.startswith("_") and _has_named_options(f)]
 
 
-def _has_named_options(f: object) -> bool:
-    if not inspect.isfunction(f):
+def _has_named_options(f: Any) -> bool:
+    if not inspect.isfunction(f) and not (isinstance(f, type) and is_dataclass(f)):
         return False
     kinds = {p.kind for p in inspect.signature(f).parameters.values()}
     return inspect.Parameter.VAR_POSITIONAL not in kinds

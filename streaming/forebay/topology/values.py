@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from forebay.decode.schemas import arrow_schema
 from forebay.errors import ConfigError
-from forebay.topology.nodes import Node, aware_time, joined
+from forebay.topology.nodes import Node, aware_time, joined, resolve
 from forebay.topology.parameters import Parameters, parameters
 from forebay.topology.problems import Problems, nearest
 
@@ -305,6 +305,8 @@ def _read_object(node: Node, cls: type, path: str, problems: Problems) -> Any:
 
 def _read_scalar(node: Node, hint: Any, path: str, problems: Problems) -> Any:
     value = node.value
+    if node.from_env and hint in (bool, int, float):
+        value = resolve(str(value))
     if hint is type(None) and value is None:
         return None
     if hint is bool and isinstance(value, bool):
@@ -358,6 +360,15 @@ def _blamed(node: Node, path: str, message: str) -> tuple[Any, str]:
             at, deeper = _blamed(value, joined(path, key), message)
             if deeper != joined(path, key):
                 return at, deeper
-        if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", message):
+        if _names(message, key):
             return node.key_places[key], joined(path, key)
     return node.place, path
+
+
+def _names(message: str, key: str) -> bool:
+    """Whether a message is about this key: in quotes, or as a word that is no common one."""
+    if re.search(rf"['\"]{re.escape(key)}['\"]", message):
+        return True
+    return (
+        len(key) > 2 and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", message) is not None
+    )
