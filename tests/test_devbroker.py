@@ -72,15 +72,15 @@ def test_stopping_twice_and_starting_again_work(kind: Either) -> None:
 
 
 def test_a_stopped_broker_leaves_no_thread_and_no_socket() -> None:
-    threads, files = threading.active_count(), psutil.Process().num_fds()
+    files = psutil.Process().num_fds()
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
         with DevBroker() as broker:
             host, port = broker.bootstrap.split(":")
             with socket.create_connection((host, int(port))):
                 broker.faults.requests()
-    assert threading.active_count() == threads
-    assert psutil.Process().num_fds() == files
+    assert "dev-broker" not in {thread.name for thread in threading.enumerate()}
+    assert psutil.Process().num_fds() <= files
 
 
 def test_the_process_ends_when_it_is_stopped() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import closing
 
 import pytest
 from confluent_kafka import (
@@ -14,10 +17,13 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin._config import ConfigResource
+from integration.raw_kafka import RawKafka
 from tests.kafka_client import produce, read_all, read_to_end, reader
 from tests.topics import Topics
 
 from forebay_kafka.devbroker import Code, DevBroker, DevBrokerError, DevBrokerProcess
+from forebay_kafka.devbroker.protocol import put_error
+from forebay_kafka.devbroker.schemas import FetchResponse
 
 
 @pytest.fixture
@@ -99,6 +105,14 @@ def test_any_kind_of_request_can_fail(broker: DevBroker, topic: str, api: str) -
     assert read_all(broker.bootstrap, topic).values == numbered(10)
 
 
+def test_an_error_is_that_of_the_partition_not_of_the_whole_answer() -> None:
+    topic = FetchResponse.FetchableTopicResponse
+    part = topic.PartitionData(partition_index=0, error_code=0)
+    answer = FetchResponse(error_code=0, responses=[topic(partitions=[part])])
+    assert put_error(answer, Code.KAFKA_STORAGE_ERROR)
+    assert (answer.error_code, part.error_code) == (Code.NONE, Code.KAFKA_STORAGE_ERROR)
+
+
 def test_a_delayed_api_answers_all_the_same(broker: DevBroker, topic: str) -> None:
     broker.faults.delay("Fetch", 0.2)
     assert read_all(broker.bootstrap, topic).values == numbered(10)
@@ -132,6 +146,39 @@ def test_a_paused_broker_is_silent_and_loses_nothing(broker: DevBroker, topic: s
             broker.faults.resume()
             assert written.result() == [10]
         assert read_to_end(consumer).values == [b"late"]
+
+
+def test_an_answer_that_is_due_in_a_pause_comes_after_it(broker: DevBroker, topic: str) -> None:
+    raw = RawKafka(broker.bootstrap)
+    with closing(raw), ThreadPoolExecutor() as pool:
+        answer = pool.submit(raw.fetch, topic, 10, min_bytes=1, max_wait_ms=500)
+        await_requests(broker, "Fetch", 1)
+        broker.faults.pause()
+        with pytest.raises(FutureTimeoutError):
+            answer.result(timeout=1.5)
+        broker.faults.resume()
+        assert answer.result().error_code == Code.NONE
+
+
+def test_a_request_that_arrives_in_a_pause_is_carried_out_after_it(
+    broker: DevBroker, topic: str
+) -> None:
+    raw = RawKafka(broker.bootstrap)
+    with closing(raw), ThreadPoolExecutor() as pool:
+        batch = bytes(raw.fetch(topic, 0).records)
+        before = broker.faults.requests()["Produce"]
+        broker.faults.pause()
+        code = pool.submit(raw.produce, topic, batch)
+        await_requests(broker, "Produce", before + 1)
+        broker.faults.truncate(topic, 0, to_offset=4)
+        broker.faults.resume()
+        assert code.result() == Code.NONE
+    assert read_all(broker.bootstrap, topic).values == numbered(10)[:4] + numbered(10)
+
+
+def await_requests(broker: DevBroker, api: str, count: int) -> None:
+    while broker.faults.requests().get(api, 0) < count:
+        time.sleep(0.01)
 
 
 def test_a_paused_broker_obeys_until_it_is_cleared(broker: DevBroker, topic: str) -> None:
