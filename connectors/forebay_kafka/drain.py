@@ -69,7 +69,6 @@ class Event:
     partition: Partition | None
     error: KafkaError
     offset: int | None
-    epoch: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +302,7 @@ def _event(message: Message) -> Event:
     error, topic, number = message.error(), message.topic(), message.partition()
     assert error is not None
     partition = None if topic is None or number is None or number < 0 else Partition(topic, number)
-    return Event(partition, error, message.offset(), message.leader_epoch())
+    return Event(partition, error, message.offset())
 
 
 def _number(value: int | None) -> int:

@@ -107,9 +107,7 @@ class KafkaReader:
             return ()
         waiting = self._outbox.splits()
         return [
-            t.split
-            for t in self._tracks.values()
-            if t.state == "done" and t.split not in waiting
+            t.split for t in self._tracks.values() if t.state == "done" and t.split not in waiting
         ]
 
     def ends(self) -> Mapping[str, int]:
@@ -228,7 +226,7 @@ class KafkaReader:
         end = track.next if event.offset is None else event.offset
         end = end if track.bound is None else min(end, track.bound)
         if end > track.next:
-            self._outbox.move(track, end, event.epoch)
+            self._outbox.move(track, end, self._assignment.epoch_before(track, end))
         self._heard(track)
 
     def _heard(self, track: Track) -> None:

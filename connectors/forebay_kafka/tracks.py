@@ -92,6 +92,15 @@ class Assignment:
             self._consumer.incremental_unassign([_of(track.partition)])
         track.state = state
 
+    def epoch_before(self, track: Track, offset: int) -> int | None:
+        """The leader epoch of what stands before an offset that the client has come to.
+
+        Events do not carry it. The epoch of the last record will not do: a marker behind it may
+        be of a newer leader, and the position behind that would look as if the log had been cut.
+        """
+        (at,) = self._consumer.position([_of(track.partition)])
+        return at.leader_epoch if at.offset == offset else None
+
     def pause(self, partitions: Collection[Partition]) -> Sequence[Partition]:
         """Fetch nothing of these, and again of all others; returns those that go on."""
         wanted = frozenset(partitions)
