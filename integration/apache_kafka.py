@@ -39,6 +39,8 @@ IMPATIENT = {
     "log.retention.check.interval.ms": "500",
     "log.cleaner.backoff.ms": "200",
     "log.segment.delete.delay.ms": "0",
+    "broker.session.timeout.ms": "5000",
+    "broker.heartbeat.interval.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 
