@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, Producer
 
@@ -16,6 +17,7 @@ from forebay.source import Owns, Split
 from forebay.stage import to_rows
 from forebay.state import Position, advanced
 from forebay_kafka import KafkaReader, KafkaSource
+from forebay_kafka.cluster import latest
 
 GIVE_UP_SECONDS = 30.0
 
@@ -97,7 +99,10 @@ def state_after(reader: KafkaReader, slices: Iterable[Slice]) -> dict[str, Posit
 
 
 def transaction(bootstrap: str, topic: str, records: Iterable[bytes], *, commit: bool) -> None:
-    """Write values to partition 0 in one transaction, and end it."""
+    """Write values to partition 0 in one transaction, and return when it has ended.
+
+    Brokers write the markers that end it after they have said yes.
+    """
     producer = Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": uuid.uuid4().hex, "log_level": 2}
     )
@@ -110,6 +115,25 @@ def transaction(bootstrap: str, topic: str, records: Iterable[bytes], *, commit:
         producer.commit_transaction(GIVE_UP_SECONDS)
     else:
         producer.abort_transaction(GIVE_UP_SECONDS)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+    wait_for(lambda: _end(admin, topic, True) == _end(admin, topic, False), "it has ended")
+
+
+def _end(admin: AdminClient, topic: str, committed: bool) -> int:
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    asked = {TopicPartition(topic, 0): latest()}
+    (found,) = admin.list_offsets(asked, isolation_level=level).values()
+    return int(found.result(GIVE_UP_SECONDS).offset)
+
+
+def committed(bootstrap: str, topic: str, group: str) -> int:
+    """The offset that a group has committed for partition 0; negative for none."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 2})
+    try:
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=GIVE_UP_SECONDS)
+        return found.offset
+    finally:
+        consumer.close()
 
 
 def grow(bootstrap: str, topic: str, partitions: int) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.cimpl import Producer
 from tests.kafka_client import produce
 from tests.kafka_support import (
     GIVE_UP_SECONDS,
+    committed,
     kafka,
     numbered,
     opened,
@@ -86,15 +86,6 @@ def test_nothing_is_published_without_a_group(make_topic: Topics) -> None:
     with opened(kafka(make_topic.bootstrap, topic)) as reader:
         reader.publish({f"kafka:{topic}/0": Position(3)})
     assert committed(make_topic.bootstrap, topic, "forebay") < 0
-
-
-def committed(bootstrap: str, topic: str, group: str) -> int:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 2})
-    try:
-        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=GIVE_UP_SECONDS)
-        return found.offset
-    finally:
-        consumer.close()
 
 
 @pytest.fixture
