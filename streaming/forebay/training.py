@@ -84,7 +84,7 @@ class Stopper:
             signal.signal(other, signal.SIG_DFL)
         if self._waits:
             raise Stop
-        signal.setitimer(signal.ITIMER_REAL, self._grace)
+        signal.setitimer(signal.ITIMER_REAL, max(self._grace, 0.001))  # 0 would mean: never
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         if not self._shielded:
