@@ -183,13 +183,16 @@ class State:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, a few kB for 64 splits."""
+        """Plain JSON, a few kB for 64 splits: equal tokens are listed once."""
+        splits = {k: p.to_json() for k, p in self.splits.items()}
         out: dict[str, Any] = {
             "version": VERSION,
             "pass": self.pass_index,
             "batches": self.batches,
-            "splits": {k: p.to_json() for k, p in self.splits.items()},
+            "splits": splits,
         }
+        if tokens := _gathered_tokens(splits.values()):
+            out["tokens"] = tokens
         if self.windows:
             out["windows"] = self.windows
         if self.open_windows:
@@ -214,14 +217,16 @@ class State:
                 "Resume with the Forebay that wrote it, or start anew without a state."
             )
         try:
+            tokens = d.get("tokens", [])
+            splits = {k: Position.from_json(k, p) for k, p in d["splits"].items()}
             return cls(
-                splits={k: Position.from_json(k, p) for k, p in d["splits"].items()},
+                splits={k: replace(p, token=_found(p.token, tokens)) for k, p in splits.items()},
                 pass_index=_integer(d["pass"]),
                 windows=_integer(d.get("windows", 0)),
                 open_windows=tuple(Window.from_json(w) for w in d.get("open_windows", ())),
                 batches=_integer(d["batches"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
             raise StateError("the state is damaged. Load an older checkpoint.") from e
 
 
@@ -260,6 +265,24 @@ def advanced(splits: Mapping[str, Position], slices: Iterable[Slice]) -> dict[st
     for s in slices:
         out[s.split] = out.get(s.split, Position(s.start, base=s.start)).advance(s)
     return out
+
+
+def _gathered_tokens(splits: Iterable[dict[str, Any]]) -> list[Token]:
+    """The distinct tokens; each position is left with the place of its own in the list."""
+    places: dict[str, int] = {}
+    tokens: list[Token] = []
+    for position in splits:
+        if "token" in position:
+            token = position["token"]
+            place = places.setdefault(repr(token), len(tokens))
+            if place == len(tokens):
+                tokens.append(token)
+            position["token"] = place
+    return tokens
+
+
+def _found(token: Any, tokens: list[Token]) -> Token | None:
+    return None if token is None else tokens[_integer(token)]
 
 
 def _without(pending: Iterable[Range], s: Slice) -> Iterator[Range]:

@@ -92,7 +92,7 @@ def _ragged(name: str, rows: list[NDArray[Any]], ragged: Ragged) -> Mapping[str,
     padded = np.zeros((len(rows), *shape), dtype=rows[0].dtype)
     mask = np.zeros((len(rows), *shape), dtype=np.bool_)
     for i, value in enumerate(rows):
-        inside = (i, *(slice(0, n) for n in value.shape))
+        inside: tuple[Any, ...] = (i, *(slice(0, n) for n in value.shape))
         padded[inside] = value
         mask[inside] = True
     return {name: torch.from_numpy(padded), f"{name}_mask": torch.from_numpy(mask)}
@@ -100,10 +100,11 @@ def _ragged(name: str, rows: list[NDArray[Any]], ragged: Ragged) -> Mapping[str,
 
 def _fixed_lists(column: pa.Array[Any]) -> Column:
     """Shape ``[rows, length]`` of a fixed-size list column without nulls; else as it was."""
-    flat = column.flatten()
+    lists: Any = column  # the stubs lack what this kind of array has
+    flat = lists.flatten()
     if column.null_count or flat.null_count:
         return column
-    values: Column = as_numpy(flat).reshape(len(column), column.type.list_size)
+    values: Column = as_numpy(flat).reshape(len(column), lists.type.list_size)
     return values
 
 
