@@ -137,20 +137,23 @@ class Window:
             "seed": self.seed,
             "index": self.index,
             "delivered": self.delivered,
-            "after": {k: p.to_json() for k, p in self.after.items()},
-            "rows": dict(self.rows),
+            "splits": {
+                k: {"rows": n, **(self.after[k].to_json() if k in self.after else {})}
+                for k, n in self.rows.items()
+            },
         }
 
     @classmethod
     def from_json(cls, d: Mapping[str, Any]) -> Window:
         """The inverse of ``to_json``."""
         try:
+            splits = d["splits"]
             return cls(
                 seed=_integer(d["seed"]),
                 index=_integer(d["index"]),
                 delivered=_integer(d["delivered"]),
-                after={k: Position.from_json(k, p) for k, p in d["after"].items()},
-                rows={k: _integer(n) for k, n in d["rows"].items()},
+                after={k: Position.from_json(k, p) for k, p in splits.items() if "offset" in p},
+                rows={k: _integer(p["rows"]) for k, p in splits.items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise StateError(f"the state's shuffle window is damaged: {d!r}") from e
