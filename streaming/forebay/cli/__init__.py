@@ -8,6 +8,7 @@ contract, 70 a bug of ours, 130 interrupted.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -30,7 +31,11 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
-    sys.exit(invoke(sys.argv[1:] if args is None else args))
+    code = invoke(sys.argv[1:] if args is None else args)
+    # The interpreter's last collections walk through all of torch: a second and more on a busy
+    # machine, in which a scheduler's patience ends. What is frozen is not walked through.
+    gc.freeze()
+    sys.exit(code)
 
 
 def invoke(args: Sequence[str]) -> int:
