@@ -7,6 +7,7 @@ next batch is asked for, when the function asks for the state, or when it return
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from forebay.loader import Loader, LoaderIterator, LoaderStats
 from forebay.tensors import Batch
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Ours alone: the alarm and the user signals belong to the training function and to schedulers.
+_OVERDUE = signal.SIGRTMIN + 8
 
 
 class Stop(BaseException):
@@ -38,13 +41,14 @@ class Stopper:
         self._grace = grace
         self._waits = self._shielded = self._late = False
         self._before: dict[int, Any] = {}
+        self._timer: threading.Timer | None = None
         self.signal: signal.Signals | None = None
         """The signal that came; None: go on."""
 
     def __enter__(self) -> Stopper:
         for number in _SIGNALS:
             self._before[number] = signal.signal(number, self._on_signal)
-        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
+        self._before[_OVERDUE] = signal.signal(_OVERDUE, self._on_overdue)
         return self
 
     def __exit__(
@@ -53,7 +57,10 @@ class Stopper:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._shielded = True  # the run is over, nothing is overdue any more
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -84,9 +91,17 @@ class Stopper:
             signal.signal(other, signal.SIG_DFL)
         if self._waits:
             raise Stop
-        signal.setitimer(signal.ITIMER_REAL, max(self._grace, 0.001))  # 0 would mean: never
+        self._timer = threading.Timer(self._grace, self._interrupt)
+        self._timer.daemon = True
+        self._timer.start()
 
-    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+    def _interrupt(self) -> None:
+        """Interrupt the main thread, wherever it is."""
+        ident = threading.main_thread().ident
+        if ident is not None:
+            signal.pthread_kill(ident, _OVERDUE)
+
+    def _on_overdue(self, number: int, frame: FrameType | None) -> None:
         if not self._shielded:
             raise Stop
         self._late = True
