@@ -46,7 +46,6 @@ class Broker:
         self.state = State("", 0, topics, Transactions(topics, self._later))
         self.controls = Controls(self.state, self.drop_connections)
         self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     def listen(self, host: str, port: int) -> str:
@@ -55,19 +54,17 @@ class Broker:
         listener.setblocking(False)
         self._listener = listener
         self.state.host, self.state.port = host, listener.getsockname()[1]
-        self._accepting = self._loop.create_task(self._accept(listener))
+        self._open(listener)
         return f"[{host}]:{self.state.port}" if ":" in host else f"{host}:{self.state.port}"
 
     async def stop(self) -> None:
         """Close every socket and wait for the tasks that used them."""
-        tasks = list(self._connections)
-        if self._accepting is not None:
-            tasks.append(self._accepting)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._listener is not None:
-            self._listener.close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._loop.remove_reader(listener)
+            listener.close()
+        self.drop_connections()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     def drop_connections(self) -> int:
         """Cut all client connections; returns how many there were."""
@@ -82,15 +79,22 @@ class Broker:
 
         return self._loop.call_later(seconds, act).cancel
 
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                sock, _ = await self._loop.sock_accept(listener)
-            except OSError as error:
-                log.warning("cannot accept a connection: %s", error)
-                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
-                continue
-            self._take_on(Wire(sock))
+    def _accept(self, listener: socket.socket) -> None:
+        """Take on one client. Not a task: cancelling one could lose a socket it had accepted."""
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:
+            log.warning("cannot accept a connection: %s", error)
+            self._loop.remove_reader(listener)
+            self._loop.call_later(ACCEPT_AGAIN_SECONDS, self._open, listener)
+            return
+        self._take_on(Wire(sock))
+
+    def _open(self, listener: socket.socket) -> None:
+        if self._listener is listener:
+            self._loop.add_reader(listener, self._accept, listener)
 
     def _take_on(self, wire: Wire) -> None:
         def done(task: asyncio.Task[None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -76,7 +77,8 @@ class DevBrokerProcess:
         if child is None:
             return
         if child.stdin is not None:
-            child.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # a command that a dead child did not read
+                child.stdin.close()
         try:
             child.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
