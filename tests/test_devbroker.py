@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import warnings
 
 import psutil
@@ -92,6 +93,8 @@ def test_the_process_ends_when_it_is_stopped() -> None:
 def test_a_killed_process_is_a_clear_error_for_the_next_command() -> None:
     broker = DevBrokerProcess().start()
     os.kill(broker.pid, signal.SIGKILL)
+    while psutil.Process(broker.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
     with pytest.raises(DevBrokerError, match="ended with code -9"):
         broker.faults.requests()
     broker.stop()
