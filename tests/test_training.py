@@ -126,6 +126,14 @@ def test_the_end_of_a_step_is_never_cut_in_two(stopper: Stopper) -> None:
     loader.close()
 
 
+def test_the_last_save_is_not_interrupted() -> None:
+    with Stopper(grace=3600) as stopper:
+        os.kill(os.getpid(), signal.SIGTERM)
+        stopper.finish()
+        stopper._interrupt()
+    assert stopper.signal is signal.SIGTERM
+
+
 def test_a_limit_ends_the_loop(stopper: Stopper) -> None:
     loader = TrainingLoader(loader_of(), stopper, limit=2)
     assert ids(loader) == [0, 1, 2, 3]

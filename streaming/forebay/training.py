@@ -57,12 +57,16 @@ class Stopper:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self._shielded = True  # the run is over, nothing is overdue any more
+        self.finish()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def finish(self) -> None:
+        """Raise nothing any more: the training is over, what is left is to save and to close."""
+        self._shielded = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import click
@@ -48,26 +48,41 @@ def run(
     """
     loaded = read_topology(options, topology)
     set_up_logging(options)
-    with ExitStack() as stack:
-        if loaded.checkpoint is not None:
-            stack.enter_context(checkpoint.exclusive(loaded.checkpoint.path))
-        stopper = stack.enter_context(Stopper(grace))
-        job = Job(loaded, stopper, batches)
-        stack.callback(job.loader.close)
-        job.resume()
-        progress = Progress(
-            job.loader,
-            Console(),
-            style=_style(options),
-            interval=interval,
-            has_trainer=loaded.train is not None,
-        )
-        progress.start()
-        stack.callback(progress.stop)
-        job.run()
+    stopper = Stopper(grace)
+    saved = ""
+    try:
+        with ExitStack() as stack:
+            if loaded.checkpoint is not None:
+                stack.enter_context(checkpoint.exclusive(loaded.checkpoint.path))
+            stack.enter_context(stopper)
+            job = Job(loaded, stopper, batches)
+            stack.callback(job.loader.close)
+            job.resume()
+            saved = job.saved()
+            stack.enter_context(_progress(job, options, interval))
+            job.run()
+    except Stop:
+        pass  # before the first batch was asked for: there is nothing to save
     if stopper.signal is not None:
         event = {"event": "stopped", "signal": stopper.signal.name}
-        options.emit(event, f"stopped by {stopper.signal.name}{job.saved()}")
+        options.emit(event, f"stopped by {stopper.signal.name}{saved}")
+
+
+@contextmanager
+def _progress(job: Job, options: Options, interval: float) -> Iterator[None]:
+    """Show progress while it runs, and a summary in the end."""
+    progress = Progress(
+        job.loader,
+        Console(),
+        style=_style(options),
+        interval=interval,
+        has_trainer=job.has_trainer,
+    )
+    progress.start()
+    try:
+        yield
+    finally:
+        progress.stop()
 
 
 class Job:
@@ -83,6 +98,11 @@ class Job:
             after_step=self._after_step,
             limit=batches,
         )
+
+    @property
+    def has_trainer(self) -> bool:
+        """Whether a training function runs, or the stream is only drained."""
+        return self._topology.train is not None
 
     @property
     def _saves_position(self) -> bool:
@@ -102,10 +122,10 @@ class Job:
         """Train or drain until the data ends or the run is to stop, then save the position."""
         try:
             self._train() if self._topology.train else self._drain()
+            self._stopper.finish()
         except Stop:
+            self._stopper.finish()
             self.loader.abandon_step()
-        else:
-            self.loader.state_dict()  # the last step has ended, too
         if self._saves_position:
             self._save()
 
