@@ -455,3 +455,24 @@ def test_a_schema_of_columns_can_be_given_to_a_map(parse: Callable[..., Topology
     """).pipeline.stages[0]
     assert stage.schema.names == ["a", "b"]
     assert stage.schema.field("b").type == pa.string()
+
+
+DOCS = Path(__file__).parent.parent / "docs"
+EXAMPLES = [
+    pytest.param(block.partition("```")[0], id=f"{name}-{i}")
+    for name in ("topology.md", "dead-letters.md")
+    for i, block in enumerate((DOCS / name).read_text().split("```yaml\n")[1:])
+]
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_examples_of_the_docs_are_valid(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    functions = ("normalise", "train", "is_wanted", "add_features", "crops")
+    (tmp_path / "my_training.py").write_text("\n".join(f"def {f}(x): ..." for f in functions))
+    decoder = "from forebay.decode import raw\ndef tiff(column): return raw(column, 'int8')\n"
+    (tmp_path / "my_decoders.py").write_text(decoder)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "t.yaml").write_text(text)
+    assert load(tmp_path / "t.yaml", env={"KAFKA_PASSWORD": "S3CR3T-1"})

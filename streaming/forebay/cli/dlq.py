@@ -75,7 +75,7 @@ def list_letters(options: Options, /, where: str, limit: int, **selection: str |
         groups[letter.failure.stage, _pattern(letter.failure.reason)] += 1
         if len(rows) < limit:
             rows.append(letter)
-    total = groups.total() if hasattr(groups, "total") else sum(groups.values())
+    total = groups.total()
     counted = [{"stage": s, "reason": r, "count": n} for (s, r), n in groups.most_common()]
     lines = [f"{total:,} dead letters"]
     lines += [f"{g['count']:>9,}  {g['stage']}: {g['reason']}" for g in counted[:_MOST_GROUPS]]
