@@ -63,6 +63,18 @@ def test_decoding_at_a_fraction_of_the_size_shows_the_same_picture(
     assert difference(from_jpeg, from_png) < 2.5
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_no_jpeg_is_decoded_smaller_than_it_is_needed(turned: bool) -> None:
+    stripes = np.zeros((1600, 96, 3), np.uint8)
+    stripes[:, ::2] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6 if turned else 1
+    stored = np.rot90(stripes) if turned else stripes
+    data = saved(np.ascontiguousarray(stored), "JPEG", quality=95, exif=exif)
+    picture = decoded(decode.jpeg("value", size=(40, 96)), data)
+    assert difference(picture, stripes[:40]) < 10
+
+
 @pytest.mark.parametrize("at", TRUNCATED_AT)
 def test_a_truncated_jpeg_fails_instead_of_ending_in_grey(at: int) -> None:
     data = saved(photo(), "JPEG")

@@ -49,7 +49,7 @@ def test_zero_bytes_at_the_end_are_kept() -> None:
 
 def test_a_payload_of_another_length_fails_alone() -> None:
     decoder = decode.raw("value", "float32", (2, 2), into="x")
-    outcome = outcome_of(decoder, [b"\0" * 16, b"\0" * 15, b"", None, b"\0" * 16])
+    outcome = outcome_of(decoder, [b"\0" * 16, b"\0" * 15, b"\0" * 17, None, b"\0" * 16])
     assert outcome.failed[1] == "15 bytes, but 2x2 of float32 takes 16"
     assert outcome.failed.keys() == {1, 2, 3} and "tombstone" in outcome.failed[3]
     assert outcome.columns["id"].tolist() == [0, 4]
@@ -99,6 +99,14 @@ def test_a_schema_says_what_may_be_null_and_the_message_need_not() -> None:
 @pytest.mark.parametrize("cut", [0, 1, 8, 100, -20])
 def test_a_cut_message_fails(cut: int) -> None:
     assert "not a whole Arrow IPC stream" in reason(decode.arrow_ipc("value"), message(ROWS)[:cut])
+
+
+def test_an_offset_that_points_outside_a_message_fails_it() -> None:
+    offsets = np.array([0, 1, 1, 2], np.int32).tobytes()
+    far = np.array([0, 1, 1, 2_000_000_000], np.int32).tobytes()
+    hurt = message(ROWS).replace(offsets, far)
+    assert hurt != message(ROWS)
+    assert "not a whole Arrow IPC stream" in reason(decode.arrow_ipc("value"), hurt)
 
 
 def test_damaged_messages_cost_their_rows_and_never_the_process() -> None:

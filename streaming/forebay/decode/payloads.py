@@ -84,7 +84,7 @@ def outcome(
     A column that is made takes the place of one of the same name.
     """
     rows = len(columns[replaced])
-    rest = {n: c for n, c in columns.items() if n != replaced and n not in made}
+    rest = {n: c for n, c in columns.items() if n != replaced}
     if len(kept) == rows and kept == list(range(rows)):
         return Outcome(columns={**rest, **made}, failed=failed)
     parents = np.asarray(kept, dtype=np.int64)
