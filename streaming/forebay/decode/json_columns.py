@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.columns import Column
+from forebay.decode.json_types import numpy_type
 from forebay.decode.payloads import BadPayload
 
 Arrow: TypeAlias = "pa.Array[Any]"
@@ -43,7 +44,7 @@ def _array(values: list[Any], field: pa.Field[Any]) -> Column:
     t: Any = field.type
     numeric = pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_boolean(t)
     if numeric and not field.nullable:
-        return np.fromiter(values, t.to_pandas_dtype(), len(values))
+        return np.fromiter(values, numpy_type(t), len(values))
     return _arrow(values, t)
 
 

@@ -43,6 +43,11 @@ def row_type(schema: pa.Schema, forbid_extra: bool, allow_nan: bool) -> type[msg
     return _Types(forbid_extra, allow_nan).struct("row", schema, "$")
 
 
+def numpy_type(t: pa.DataType) -> np.dtype[Any]:
+    """The NumPy type of a type of numbers; Arrow's own answer to that may need pandas."""
+    return np.dtype(pa.array([], t).to_numpy(zero_copy_only=False).dtype)
+
+
 class _Types:
     """Arrow types to msgspec types, under the options of one decoder."""
 
@@ -99,7 +104,7 @@ class _Types:
 
 
 def _integer(t: Any) -> Type:
-    bounds = np.iinfo(t.to_pandas_dtype())
+    bounds = np.iinfo(numpy_type(t))
     # msgspec has no bound beyond int64; for uint64 the array's own check comes after it.
     most = int(bounds.max) if bounds.max <= _INT64_MAX else None
     return Annotated[int, msgspec.Meta(ge=int(bounds.min), le=most)]
