@@ -58,7 +58,7 @@ def ids(file: Path) -> list[int]:
 def test_run_without_a_trainer_drains_the_stream_and_sums_up(shop: Workshop) -> None:
     done = shop.forebay("run", shop.write("t.yaml", NUMBERS))
     assert done.code == 0
-    assert "done: records 10, " in done.out
+    assert "done, records 10, " in done.out
     assert "starved –" in done.out  # noqa: RUF001
 
 

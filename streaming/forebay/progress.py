@@ -108,6 +108,13 @@ def line(r: Reading) -> str:
     return ", ".join(f"{label} {value}" for label, value in shown(r).items())
 
 
+def summary(r: Reading, seconds: float) -> str:
+    """The reading of a whole run as one line: without what only a running loader has."""
+    words = shown(r)
+    kept = ("records", "records/s", "batches", "starved", "dead letters")
+    return ", ".join(["done", *(f"{label} {words[label]}" for label in kept), f"{seconds:,.1f} s"])
+
+
 def table(r: Reading) -> Table:
     """The reading as a small table."""
     grid = Table.grid(padding=(0, 2))
@@ -197,9 +204,10 @@ class Progress:
     def _show(self, event: str, r: Reading) -> None:
         if self._style == "json":
             self._console.out(json.dumps(self._event(event, r)), highlight=False)
-        elif event == "summary" or self._style == "lines":
-            text = f"{'done: ' if event == 'summary' else ''}{line(r)}"
-            self._console.out(text, highlight=False)
+        elif event == "summary":
+            self._console.out(summary(r, self._loader.stats().seconds), highlight=False)
+        elif self._style == "lines":
+            self._console.out(line(r), highlight=False)
 
     def _event(self, event: str, r: Reading) -> dict[str, Any]:
         return {"event": event, **asdict(r), "seconds": self._loader.stats().seconds}
