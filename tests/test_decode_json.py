@@ -148,7 +148,7 @@ def test_a_bare_null_among_good_rows_costs_its_row_only() -> None:
 def test_text_must_be_utf8_and_may_hold_any_character() -> None:
     decoder = decode.json("value", {"x": "string"})
     assert values(decoder, ['{"x":"ß\\u0000😀"}'.encode()]) == ["ß\0😀"]
-    assert "UTF-8" in reason(decoder, b'{"x":"\xff"}')
+    assert "utf-8" in reason(decoder, b'{"x":"\xff"}').lower()
     assert reason(decoder, b'{"x":"\\ud800"}')
 
 

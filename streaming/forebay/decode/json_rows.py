@@ -32,6 +32,9 @@ from forebay.stage import Outcome
 
 Extra: TypeAlias = Literal["ignore", "fail"]
 
+# UnicodeDecodeError: msgspec 0.19 and 0.20 let it through.
+_UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonDecoder:
@@ -69,7 +72,7 @@ class JsonDecoder:
         if None not in found:
             try:
                 return list(map(parse.decode, found)), Decoded(kept=list(range(len(found))))
-            except (msgspec.DecodeError, RecursionError):
+            except _UNREADABLE:
                 pass  # the slow way finds the culprits
         rows: list[Any] = []
         done = decode_each(found, self.nulls, lambda data, i: rows.append(parse.careful(data)))
@@ -161,7 +164,7 @@ class _Parser:
             return self.decode(data)
         except RecursionError as e:
             raise BadPayload("the JSON is nested too deeply") from e
-        except msgspec.ValidationError as e:
+        except (msgspec.ValidationError, UnicodeDecodeError) as e:
             raise BadPayload(str(e)) from e
         except msgspec.DecodeError as e:
             if not bytes(data).strip():
@@ -173,7 +176,7 @@ class _Parser:
             raise BadPayload(str(error)) from error
         try:
             return msgspec.convert(stdlib_json.loads(str(data, "utf-8")), self.type)
-        except (ValueError, RecursionError) as e:
+        except (*_UNREADABLE, ValueError) as e:
             raise BadPayload(str(e)) from error
 
 
