@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 from rich.console import Console
 
-from forebay.loader import LoaderStats
+from forebay.options import LoaderStats
 from forebay.progress import UNKNOWN, Progress, Sample, Style, reading, shown
 from forebay.testing import TurnableClock
 

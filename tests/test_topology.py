@@ -19,7 +19,7 @@ import yaml
 from forebay.columns import Columns
 from forebay.errors import ConfigError
 from forebay.letterbox import FolderSink
-from forebay.loader import LoaderOptions
+from forebay.options import LoaderOptions
 from forebay.plugins import Plugins
 from forebay.rng import RowRandom
 from forebay.testing import MemorySource

@@ -18,6 +18,7 @@ from forebay.errors import (
     StageError,
     StateError,
 )
+from forebay.options import LoaderOptions, LoaderStats
 from forebay.rng import RowRandom
 from forebay.slice import Failure, Slice
 from forebay.source import Reader, Source, Split
@@ -27,7 +28,7 @@ from forebay.threads import ThreadEngine
 
 if TYPE_CHECKING:
     from forebay.batcher import Origins
-    from forebay.loader import Loader, LoaderOptions, LoaderStats
+    from forebay.loader import Loader
     from forebay.pipeline import Pipeline
     from forebay.tensors import Batch
 
@@ -70,8 +71,6 @@ __all__ = [
 _WITH_TORCH = {
     "Batch": "forebay.tensors",
     "Loader": "forebay.loader",
-    "LoaderOptions": "forebay.loader",
-    "LoaderStats": "forebay.loader",
     "Origins": "forebay.batcher",
     "Pipeline": "forebay.pipeline",
 }

@@ -9,9 +9,9 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,90 +21,25 @@ from torch.utils.data import IterableDataset, get_worker_info
 from forebay.batcher import Batching, Group, Origins, groups
 from forebay.columns import Columns, as_numpy, concat, map_columns
 from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink
-from forebay.engine import Engine, Feed, Order, Plan
+from forebay.engine import Feed, Plan
 from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, StateError
 from forebay.intake import Intake
 from forebay.merge import Merge
+from forebay.options import LoaderOptions, LoaderStats, StateOf
 from forebay.prefetch import Prefetcher, Ready
 from forebay.rng import RowRandom, Run
 from forebay.shuffle import Shuffle, supplies
 from forebay.slice import Slice
 from forebay.source import Owns, Source, Split
-from forebay.stage import Stage
+from forebay.stage import BatchFn, Stage
 from forebay.state import Position, State
 from forebay.supply import Failures, Ledger, Progress
-from forebay.tensors import Batch, Ragged, to_batch
-from forebay.threads import ThreadEngine
+from forebay.tensors import Batch, to_batch
 
 _log = logging.getLogger("forebay")
 
-StateOf: TypeAlias = Literal["yielded", "committed"]
-BatchFn: TypeAlias = Callable[[Columns, RowRandom], Columns]
 Step: TypeAlias = Callable[[State], State]
 """How a delivery changes the state."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderOptions:
-    """How a loader runs. Every field is checked at construction."""
-
-    order: Order = "split"
-    max_bytes: int = 256 << 20
-    """Bound on bytes in flight, from the source's client to the ready batches."""
-    prefetch: int = 2
-    """Batches made ahead of the trainer."""
-    workers: int | tuple[int, int] | None = None
-    """Worker threads, or (least, most); None: as many as this process has CPUs, at least 2."""
-    seed: int = 0
-    """Keys the random numbers of the stages."""
-    steps_per_epoch: int | None = None
-    """Batches of one ``for`` loop; gives the loader a length. None: until the source ends."""
-    passes: int | None = 1
-    """How often a bounded source is read, one ``for`` loop each; None: without end."""
-    state_of: StateOf = "yielded"
-    """Whether the state covers batches that were yielded, or only those that were committed."""
-    device: str | torch.device | None = None
-    """Where the tensors go; for CUDA through pinned memory."""
-    ragged: Ragged = "list"
-    rank: int | None = None
-    """This process's rank; None: from torch.distributed, else RANK, else 0."""
-    world_size: int | None = None
-    engine: Engine = field(default_factory=ThreadEngine)
-
-    def __post_init__(self) -> None:
-        _check_choice("order", self.order, ("split", "arrival", "deterministic"))
-        _check_choice("state_of", self.state_of, ("yielded", "committed"))
-        _check_choice("ragged", self.ragged, ("list", "pad"))
-        _check_positive("max_bytes", self.max_bytes)
-        _check_positive("prefetch", self.prefetch)
-        for name in ("steps_per_epoch", "passes"):
-            if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name))
-        if (self.rank is None) != (self.world_size is None):
-            raise ConfigError("give both rank and world_size, or neither")
-
-    def worker_bounds(self) -> tuple[int, int] | None:
-        """``workers`` as (least, most)."""
-        return (1, self.workers) if isinstance(self.workers, int) else self.workers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderStats:
-    """What a loader did so far in this process. Unknown values are None."""
-
-    batches: int
-    rows: int
-    dead_letters: int
-    wait_seconds: float
-    """Time the trainer waited in ``next()``."""
-    seconds: float
-    """Time since the first ``next()``."""
-    ready_batches: int
-    bytes_in_flight: int
-    freshness_seconds: float | None
-    """From the median event time of the last batch to the moment it was yielded."""
-    workers: int
-    passes: int
 
 
 class Loader(IterableDataset[Batch]):
@@ -553,13 +488,3 @@ def _rank_of(options: LoaderOptions) -> tuple[int, int]:
     if not 0 <= rank < world_size:
         raise ConfigError(f"rank {rank} is not below world_size {world_size}")
     return rank, world_size
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
-
-
-def _check_positive(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} must be a positive integer, not {value!r}")

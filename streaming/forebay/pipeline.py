@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+import forebay
 from forebay.batcher import Batching
 from forebay.deadletter import ErrorBudget, Sink
 from forebay.errors import ConfigError
-from forebay.loader import BatchFn, Loader, LoaderOptions
+from forebay.options import LoaderOptions
 from forebay.shuffle import Shuffle
 from forebay.source import Source
 from forebay.stage import (
+    BatchFn,
     Expand,
     ExpandRows,
     Filter,
@@ -25,6 +27,9 @@ from forebay.stage import (
     MapRows,
     Stage,
 )
+
+if TYPE_CHECKING:
+    from forebay.loader import Loader
 
 Per: TypeAlias = Literal["batch", "row"]
 Workers: TypeAlias = "int | tuple[int, int] | None"
@@ -135,7 +140,9 @@ class Pipeline:
         if self.batching is None:
             raise ConfigError("say how many rows a step gets: .batch(256) before .loader()")
         options.setdefault("workers", self.workers)
-        return Loader(
+        # Looked up only now: it brings torch, and whoever just builds or checks pipelines need
+        # not wait for that.
+        return forebay.Loader(
             self.source,
             self.stages,
             self.batching,

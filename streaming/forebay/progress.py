@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from forebay.loader import LoaderStats
+from forebay.options import LoaderStats
 
 UNKNOWN = "–"  # noqa: RUF001
 Style: TypeAlias = Literal["table", "lines", "json"]

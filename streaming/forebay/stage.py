@@ -32,6 +32,8 @@ from forebay.slice import Failure, Slice
 Form: TypeAlias = Literal["as_is", "numpy", "arrow"]
 """How a user's function gets its columns."""
 Row: TypeAlias = Mapping[str, Any]
+BatchFn: TypeAlias = Callable[[Columns, RowRandom], Columns]
+"""A function of the columns of a whole batch, all of them NumPy arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

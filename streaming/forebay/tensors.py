@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 from forebay.batcher import Origins
 from forebay.columns import Column, Columns, as_numpy, concat
 from forebay.errors import ConfigError
-
-Ragged: TypeAlias = Literal["list", "pad"]
-"""Rows of different shapes in one column: a list of tensors, or one tensor padded with zeros and
-a boolean ``<column>_mask`` of the same leading shape."""
+from forebay.options import Ragged
 
 
 class Batch(dict[str, Any]):

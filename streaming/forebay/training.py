@@ -18,7 +18,8 @@ from torch.utils.data import IterableDataset
 
 from forebay.checkpoint import load_torch, save_torch
 from forebay.errors import StateError
-from forebay.loader import Loader, LoaderIterator, LoaderStats
+from forebay.loader import Loader, LoaderIterator
+from forebay.options import LoaderStats
 from forebay.tensors import Batch
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

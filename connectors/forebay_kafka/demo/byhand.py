@@ -19,7 +19,8 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from numpy.typing import NDArray
 
 from forebay_kafka.demo.producer import KEY
-from forebay_kafka.demo.trainer import BATCH, SIZE, Job, Task
+from forebay_kafka.demo.task import BATCH, SIZE, Task
+from forebay_kafka.demo.trainer import Job
 
 _SECONDS = 5.0
 

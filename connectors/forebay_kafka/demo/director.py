@@ -27,7 +27,7 @@ from forebay.errors import ForebayError
 from forebay.letterbox import read_letters
 from forebay.runlog import kept_ids
 from forebay_kafka.demo.producer import KEY, Order
-from forebay_kafka.demo.trainer import Task
+from forebay_kafka.demo.task import Task
 from forebay_kafka.devbroker import DevBrokerProcess
 
 TOPIC = "pictures"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,33 +23,9 @@ from forebay.runlog import RunLog
 from forebay_kafka import KafkaSource
 from forebay_kafka.demo.pictures import SHAPES
 from forebay_kafka.demo.producer import KEY
+from forebay_kafka.demo.task import BATCH, SIZE, Task
 
-SIZE = 64
-BATCH = 64
 SAVE_EVERY = 5
-
-
-class Task(msgspec.Struct, frozen=True):
-    """What to train on, and where to keep what is needed to go on."""
-
-    bootstrap: str
-    topic: str
-    folder: str
-    until_end: bool
-    """Whether to end with the last record that is there, or to go on for ever."""
-    seed: int
-
-    @property
-    def checkpoint(self) -> Path:
-        return Path(self.folder) / "checkpoint.pt"
-
-    @property
-    def log(self) -> Path:
-        return Path(self.folder) / "trained.jsonl"
-
-    @property
-    def dead_letters(self) -> Path:
-        return Path(self.folder) / "dead-letters"
 
 
 def ids_and_labels(columns: Columns) -> Columns:

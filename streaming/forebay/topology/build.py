@@ -8,7 +8,7 @@ from typing import Any
 
 from forebay.deadletter import ErrorBudget, Sink
 from forebay.errors import ConfigError
-from forebay.loader import LoaderOptions
+from forebay.options import LoaderOptions
 from forebay.pipeline import Pipeline
 from forebay.plugins import Plugins
 from forebay.source import Source

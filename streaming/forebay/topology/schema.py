@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from forebay.deadletter import ErrorBudget
 from forebay.errors import ConfigError
-from forebay.loader import LoaderOptions
+from forebay.options import LoaderOptions
 from forebay.pipeline import Pipeline
 from forebay.plugins import Plugins
 from forebay.topology.parameters import Parameter, Parameters, parameters

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay.errors import ConfigError
-from forebay.loader import Loader
 from forebay.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from forebay.loader import Loader
 
 SECTIONS: Mapping[str, str] = {
     "name": "The run's name: the checkpoint of another run is refused.",

@@ -1,0 +1,88 @@
+"""How a loader runs, and what it tells of itself: plain data, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from forebay.engine import Engine, Order
+from forebay.errors import ConfigError
+from forebay.threads import ThreadEngine
+
+StateOf: TypeAlias = Literal["yielded", "committed"]
+Ragged: TypeAlias = Literal["list", "pad"]
+"""Rows of different shapes in one column: a list of tensors, or one tensor padded with zeros and
+a boolean ``<column>_mask`` of the same leading shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """How a loader runs. Every field is checked at construction."""
+
+    order: Order = "split"
+    max_bytes: int = 256 << 20
+    """Bound on bytes in flight, from the source's client to the ready batches."""
+    prefetch: int = 2
+    """Batches made ahead of the trainer."""
+    workers: int | tuple[int, int] | None = None
+    """Worker threads, or (least, most); None: as many as this process has CPUs, at least 2."""
+    seed: int = 0
+    """Keys the random numbers of the stages."""
+    steps_per_epoch: int | None = None
+    """Batches of one ``for`` loop; gives the loader a length. None: until the source ends."""
+    passes: int | None = 1
+    """How often a bounded source is read, one ``for`` loop each; None: without end."""
+    state_of: StateOf = "yielded"
+    """Whether the state covers batches that were yielded, or only those that were committed."""
+    device: Any = None
+    """Where the tensors go, as ``torch.device`` takes it; for CUDA through pinned memory."""
+    ragged: Ragged = "list"
+    rank: int | None = None
+    """This process's rank; None: from torch.distributed, else RANK, else 0."""
+    world_size: int | None = None
+    engine: Engine = field(default_factory=ThreadEngine)
+
+    def __post_init__(self) -> None:
+        _check_choice("order", self.order, ("split", "arrival", "deterministic"))
+        _check_choice("state_of", self.state_of, ("yielded", "committed"))
+        _check_choice("ragged", self.ragged, ("list", "pad"))
+        _check_positive("max_bytes", self.max_bytes)
+        _check_positive("prefetch", self.prefetch)
+        for name in ("steps_per_epoch", "passes"):
+            if getattr(self, name) is not None:
+                _check_positive(name, getattr(self, name))
+        if (self.rank is None) != (self.world_size is None):
+            raise ConfigError("give both rank and world_size, or neither")
+
+    def worker_bounds(self) -> tuple[int, int] | None:
+        """``workers`` as (least, most)."""
+        return (1, self.workers) if isinstance(self.workers, int) else self.workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderStats:
+    """What a loader did so far in this process. Unknown values are None."""
+
+    batches: int
+    rows: int
+    dead_letters: int
+    wait_seconds: float
+    """Time the trainer waited in ``next()``."""
+    seconds: float
+    """Time since the first ``next()``."""
+    ready_batches: int
+    bytes_in_flight: int
+    freshness_seconds: float | None
+    """From the median event time of the last batch to the moment it was yielded."""
+    workers: int
+    passes: int
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be a positive integer, not {value!r}")
