@@ -16,8 +16,14 @@ Result = dict[str, Any]
 _MARK = "@result "
 
 
-def in_process(script: str, *args: object, timeout: float = 600.0) -> Result:
+def in_process(
+    script: str, *args: object, timeout: float = 600.0, variables: Mapping[str, str] | None = None
+) -> Result:
     """Run ``script args...`` with this Python and return what it gave to ``give``.
+
+    Args:
+        timeout: seconds after which it is killed.
+        variables: to add to its environment.
 
     One BLAS and OpenMP thread, so that CPU seconds are those of the work that is measured.
 
@@ -25,7 +31,8 @@ def in_process(script: str, *args: object, timeout: float = 600.0) -> Result:
         RuntimeError: it failed; with the end of what it printed.
     """
     command = [sys.executable, str(Path(script).resolve()), *map(str, args)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, **single, **(variables or {})}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout, env=environment, check=False
     )
