@@ -108,8 +108,14 @@ def map_columns(columns: Columns, convert: Callable[[Column], Column]) -> dict[s
 
 def _column_bytes(c: Column) -> int:
     if isinstance(c, np.ndarray) and c.dtype == object:
-        return sum(len(v) for v in c if isinstance(v, (bytes, str))) + c.nbytes
+        return sum(map(_value_bytes, c)) + c.nbytes
     return c.nbytes
+
+
+def _value_bytes(value: Any) -> int:
+    if isinstance(value, (bytes, str)):
+        return len(value)
+    return value.nbytes if isinstance(value, np.ndarray) else 0
 
 
 def _concat_column(name: str, parts: Sequence[Column]) -> Column:

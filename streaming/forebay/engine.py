@@ -33,6 +33,9 @@ class Plan:
     """Bound on the bytes in flight: read, being processed, and finished but not released."""
     workers: tuple[int, int] | None = None
     """Least and most workers of the pool; None leaves it to the engine."""
+    batch_rows: int | None = None
+    """Rows of a batch, where rows become batches in the order they come: a good place to cut a
+    slice, since a batch that is one piece need not be put together by a copy."""
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1:
@@ -87,6 +90,11 @@ class Feed(Protocol):
 
     def pools(self) -> Mapping[str, PoolStats]:
         """The pools by name. Any thread."""
+
+    @property
+    def full(self) -> bool:
+        """Whether all that the bound allows was taken and nothing of it released: no more comes
+        but of wanted splits."""
 
     def bytes_in_flight(self) -> int:
         """Bytes that count against the bound. Any thread."""

@@ -265,6 +265,7 @@ class Loader(IterableDataset[Batch]):
             order=options.order,
             max_bytes=options.max_bytes,
             workers=options.worker_bounds(),
+            batch_rows=self._batching.size if self._shuffle is None else None,
         )
 
     def _stop(self) -> None:
@@ -361,7 +362,7 @@ class _Session:
     def _produce(self, prefetcher: Prefetcher) -> Iterator[Ready]:
         options, positions = self._options, self.feed.positions
         meter = BudgetMeter(self._budget)
-        intake = Intake(self.feed, positions, meter, prefetcher.stopping)
+        intake = Intake(self.feed, positions, meter, prefetcher.stopping, prefetcher.empty)
         ledger = Ledger(
             {k: _based(p) for k, p in positions.items()},
             self._state.windows,

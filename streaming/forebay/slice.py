@@ -37,6 +37,8 @@ class Slice:
 
     split: str
     columns: Columns
+    """Writable arrays are given away: a trainer may write into them. A source that keeps an array
+    marks it read-only, and batches get copies."""
     offsets: NDArray[np.int64]
     """Offset of the source record of each row, shape ``[rows]``; never decreases."""
     start: int

@@ -25,7 +25,7 @@ from forebay.columns import (
     row_count,
     take,
 )
-from forebay.errors import StageError
+from forebay.errors import ConfigError, StageError
 from forebay.rng import RowRandom, Run
 from forebay.slice import Failure, Slice
 
@@ -201,7 +201,7 @@ def _column(values: list[Any]) -> Column:
 def _apply(stage: Stage, s: Slice, raw: Slice, run: Run) -> Slice:
     try:
         outcome = stage.run(s.columns, RowRandom(run, stage.name, s.split, s.offsets))
-    except StageError:
+    except (StageError, ConfigError):  # of the whole stage, not of a row
         raise
     except Exception as e:
         return _one_by_one(stage, s, raw, run, e)

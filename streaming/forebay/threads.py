@@ -26,6 +26,7 @@ from forebay.stage import run_stages
 POOL = "stages"
 _POLL_SECONDS = 0.1
 _TASK_SECONDS = 0.010
+_BATCH_TASK_SECONDS = 0.150
 _FIRST_TASK_ROWS = 8
 # A stuck slice may be overtaken by this many windows' worth of later ones: it bounds what a
 # resume has to read again to find it.
@@ -109,6 +110,7 @@ class ThreadFeed:
         self._reading, self._stopping = True, False
         self._failure: BaseException | None = None
         self._row_seconds = _TASK_SECONDS / _FIRST_TASK_ROWS
+        self._admitted_rows = 0
         self._busy_seconds, self._rows = 0.0, 0
         self._wanted_workers, self._workers = 0, 0
         self._names = itertools.count()
@@ -148,7 +150,7 @@ class ThreadFeed:
         if s.ticket:
             with self._lock:
                 self._window.leave(s.ticket)
-                self._room.notify()
+                self._wake_reader()
 
     def want(self, splits: Collection[str]) -> None:
         with self._lock:
@@ -180,6 +182,11 @@ class ThreadFeed:
                 rows=self._rows,
             )
         return {POOL: stats}
+
+    @property
+    def full(self) -> bool:
+        with self._lock:
+            return not self._in_order and not self._ready and not self._has_room()
 
     def bytes_in_flight(self) -> int:
         with self._lock:
@@ -243,6 +250,10 @@ class ThreadFeed:
         oldest = self._in_order[0].admitted_at if self._in_order else window.admitted
         return window.admitted - oldest <= _OVERTAKE_WINDOWS * window.max_bytes
 
+    def _wake_reader(self) -> None:
+        if self._has_room():
+            self._room.notify()
+
     def _missing(self) -> frozenset[str]:
         """The wanted splits of which nothing is in the window."""
         return frozenset(k for k in self._wanted if not self._by_split.get(k))
@@ -266,11 +277,20 @@ class ThreadFeed:
         if not self._plan.stages:
             yield s
             return
-        rows = max(1, int(_TASK_SECONDS / self._row_seconds))
-        while len(s) > rows:
+        while len(s) > (rows := self._task_rows()):
             yield s.head(rows)
             s = s.tail(rows)
+            self._admitted_rows += rows
+        self._admitted_rows += len(s)
         yield s
+
+    def _task_rows(self) -> int:
+        """Rows of the next task: about 10 ms of work, cut where a batch ends if that is near."""
+        rows = max(1, int(_TASK_SECONDS / self._row_seconds))
+        batch = self._plan.batch_rows
+        if batch is None or batch * self._row_seconds > _BATCH_TASK_SECONDS:
+            return rows
+        return max(rows // batch, 1) * batch - self._admitted_rows % batch
 
     # -- working -------------------------------------------------------------------------------
 
@@ -308,7 +328,7 @@ class ThreadFeed:
             if self._plan.order == "arrival" or self._by_split[finished.split][0] is task:
                 self._ready.append(task)
                 self._ready_changed.notify()
-            self._room.notify()
+            self._wake_reader()
 
     def _taken(self, task: _Task) -> Slice:
         """Hand out a task's slice; its successor in the split may be ready by now."""
