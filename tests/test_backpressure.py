@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 
 from forebay import Pipeline, Position, Slice
 from forebay.columns import Columns
 from forebay.source import Owns, Split
+from forebay.testing import MemorySource
 
 
 class Endless:
@@ -105,3 +108,23 @@ def test_a_shuffle_window_larger_than_the_bound_is_cut_short_not_waited_for() ->
     with of:
         batches: Any = iter(of)
         assert next(batches).rows == 10
+
+
+@pytest.mark.parametrize("size", [7, 64])
+def test_the_end_of_a_shuffle_window_in_a_batch_leaves_the_next_window_room(size: int) -> None:
+    of = Pipeline(Endless()).shuffle(10_000).batch(size).loader(max_bytes=150_000)
+
+    with of:
+        batches: Any = iter(of)
+        assert [next(batches).rows for _ in range(40)] == [size] * 40
+
+
+def test_a_batch_larger_than_the_bound_is_read_beyond_it_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = MemorySource({"a": list(range(1_000)), "b": list(range(1_000))})
+    pipeline = Pipeline(source).map(lambda c: c, name="same").batch(700)
+
+    with caplog.at_level(logging.WARNING, logger="forebay"):
+        assert [b.rows for b in pipeline.loader(max_bytes=2_000)] == [700, 700, 600]
+    assert caplog.text.count("do not fit into max_bytes: reading beyond it") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -13,6 +14,7 @@ from forebay.slice import Slice
 from forebay.state import Position
 
 _WAIT_SECONDS = 0.1
+_log = logging.getLogger("forebay")
 
 
 class Stopped(Exception):
@@ -31,7 +33,13 @@ class Slices(Protocol):
 
 
 class Intake:
-    """Takes slices from a feed; the one place that drops rows which were delivered before."""
+    """Takes slices from a feed; the one place that drops rows which were delivered before.
+
+    Args:
+        stopping: whether the loader is being closed.
+        starving: whether nothing waits for the trainer: no room is given back before the batch
+            that is being put together is ready.
+    """
 
     def __init__(
         self,
@@ -39,8 +47,12 @@ class Intake:
         positions: Mapping[str, Position],
         meter: BudgetMeter,
         stopping: Callable[[], bool],
+        starving: Callable[[], bool],
     ) -> None:
-        self._feed, self._meter, self._stopping = feed, meter, stopping
+        self._feed, self._meter = feed, meter
+        self._stopping, self._starving = stopping, starving
+        self._splits = set(positions)
+        self._went_beyond = False
         self._delivered = dict(positions)
         self._parts: deque[Slice] = deque()
         self.waited_seconds = 0.0
@@ -60,10 +72,13 @@ class Intake:
         self._feed.want(want)
         try:
             while not self._stopping():
+                if not want and self._starving() and self._feed.full:
+                    self._go_beyond()
                 exhausted = self._feed.exhausted() if want else ()
                 s = self._feed.take(_WAIT_SECONDS)
                 if s is not None:
                     self.last = s
+                    self._splits.add(s.split)
                     self._meter.count(s)
                     return s
                 if self._feed.done or (want and set(want) <= set(exhausted)):
@@ -71,6 +86,18 @@ class Intake:
             raise Stopped
         finally:
             self.waited_seconds += time.monotonic() - began
+
+    def _go_beyond(self) -> None:
+        """Read on though the window is full: the batch that is to empty it is not complete."""
+        if not self._went_beyond:
+            self._went_beyond = True
+            _log.warning(
+                "the rows that one batch waits for do not fit into max_bytes: reading beyond it, "
+                "with %d bytes in flight. Raise max_bytes, or make batches or shuffle windows "
+                "smaller.",
+                self._feed.bytes_in_flight(),
+            )
+        self._feed.want(self._splits)
 
     def _drop_delivered(self, s: Slice) -> None:
         if s.resets:

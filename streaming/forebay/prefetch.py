@@ -53,6 +53,10 @@ class Prefetcher:
         self._thread = threading.Thread(target=self._run, name="forebay-batch", daemon=True)
         self._thread.start()
 
+    def empty(self) -> bool:
+        """Whether nothing waits for the trainer."""
+        return not self._ready
+
     @property
     def batches(self) -> int:
         """Batches that are ready now."""
