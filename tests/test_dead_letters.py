@@ -30,6 +30,16 @@ class ListSink:
         self.flush()
 
 
+class Interrupted(ListSink):
+    """Ctrl-C comes during the first write."""
+
+    def write(self, letters: Sequence[Letter]) -> None:
+        first = not self.letters
+        super().write(letters)
+        if first:
+            raise KeyboardInterrupt
+
+
 def fussy(columns: Columns) -> Columns:
     """Refuses every value that ends in 3, with all the rows that came with it."""
     if (np.asarray(columns["value"]) % 10 == 3).any():
@@ -102,3 +112,14 @@ def test_letters_survive_a_restart_at_any_batch() -> None:
         again.load_state_dict(state)
         list(again)
         assert {letter.failure.offset for letter in sink.letters} == set(range(3, 100, 10))
+
+
+def test_ctrl_c_while_a_letter_is_written_loses_no_row() -> None:
+    sink = Interrupted()
+    with loader(sink) as of:
+        batches = iter(of)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        given = [v // 2 for b in batches for v in b["doubled"].tolist()]
+    assert given == [v for v in range(100) if v % 10 != 3]
+    assert {letter.failure.offset for letter in sink.letters} == set(range(3, 100, 10))

@@ -86,6 +86,24 @@ def test_ctrl_c_while_waiting_for_data_reaches_the_trainer_and_the_state_stays_r
     assert threads() == []
 
 
+def test_closing_a_loader_that_waits_for_data_does_not_end_the_pass() -> None:
+    of = loader(range(8), bounded=False, passes=2)
+    batches = iter(of)
+    next(batches)
+    threading.Timer(0.2, of.close).start()
+    assert next(batches, None) is None
+    state = of.state_dict()
+    assert (state["pass"], state["splits"]["a"]["offset"]) == (0, 8)
+
+
+def test_a_batch_that_cannot_be_moved_to_the_device_was_not_delivered() -> None:
+    of = loader(device="privateuseone")  # torch's name for a backend that nobody registered
+    with pytest.raises((RuntimeError, ImportError)):
+        next(iter(of))
+    assert of.state_dict()["splits"]["a"]["offset"] == 0
+    assert threads() == []
+
+
 def test_an_error_of_the_source_is_raised_after_all_batches_before_it() -> None:
     of = loader([*range(20), Fail("the disk is gone")])
     batches = iter(of)

@@ -186,33 +186,46 @@ class Loader(IterableDataset[Batch]):
         self._counts.start(began)
         try:
             ready = self._next_ready(session)
+            batch = None if ready is None else self._on_device(ready)
         except Exception:
             self._stop()
             raise
         finally:
             self._counts.wait_seconds += time.monotonic() - began
-        if ready is None:
-            self._stop()
-            if passes != 1:
-                self._then(_next_pass)
+        if ready is None or batch is None:
+            self._end_pass(session)
             return None
-        batch, progress = ready.batch, ready.progress
-        assert batch is not None and progress is not None
-        self._deliver(progress)
+        assert ready.progress is not None
+        session.prefetcher.drop()
+        self._deliver(ready.progress)
         self._counts.count(batch, ready.event_time)
-        device = self._options.device
-        return batch if device is None else batch.to(device, non_blocking=True)
+        return batch
 
     def _next_ready(self, session: _Session) -> Ready | None:
-        """The next ready batch, applying the progress that comes without one."""
+        """The next ready batch, applying the progress that comes without one.
+
+        The batch is dropped where it is delivered: an interrupt before that loses no rows.
+        """
         while (ready := session.get()) is not None:
             self._bury(ready.failures)
             ready.release()
             if ready.batch is not None:
                 return ready
+            session.prefetcher.drop()
             if ready.progress is not None:
                 self._then(partial(_moved, ready.progress))
         return None
+
+    def _on_device(self, ready: Ready) -> Batch | None:
+        batch, device = ready.batch, self._options.device
+        return batch if batch is None or device is None else batch.to(device, non_blocking=True)
+
+    def _end_pass(self, session: _Session) -> None:
+        if self._session is not session:
+            return  # closed while waiting: this is not the end of the data
+        self._stop()
+        if self._options.passes != 1:
+            self._then(_next_pass)
 
     def _abandon(self) -> None:
         """The loop was left: nothing stays running unless an epoch may follow."""

@@ -67,7 +67,7 @@ class Prefetcher:
         return self._stop
 
     def get(self) -> Ready | None:
-        """The next one; blocks. None at the end.
+        """The next one; blocks. None at the end. It stays the next one until ``drop``.
 
         Raises:
             Exception: what ``produce`` raised, after everything it gave before.
@@ -76,15 +76,18 @@ class Prefetcher:
             while not self._ready and self._end is None:
                 self._filled.wait()
             if self._ready:
-                ready = self._ready.popleft()
-                if ready.batch is not None:
-                    self._batches -= 1
-                    self._emptied.notify()
-                return ready
+                return self._ready[0]
             assert self._end is not None
             if self._end.error is not None:
                 raise self._end.error
             return None
+
+    def drop(self) -> None:
+        """Say that what ``get`` gave is dealt with."""
+        with self._lock:
+            if self._ready.popleft().batch is not None:
+                self._batches -= 1
+                self._emptied.notify()
 
     def stop(self) -> None:
         """Ask the thread to end; ``produce`` may still be waiting for its next slice."""
