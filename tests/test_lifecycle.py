@@ -49,6 +49,39 @@ def test_leaving_the_loop_early_leaves_no_thread() -> None:
     assert threads() == []
 
 
+def test_an_iterator_that_is_dropped_leaves_a_later_loop_alone() -> None:
+    with loader(state_of="committed") as of:
+        dropped = iter(of)
+        given = next(dropped)["value"].tolist()
+        batches = iter(of)
+        given += next(batches)["value"].tolist()
+        del dropped
+        iter(of)
+        assert given + next(batches)["value"].tolist() == list(range(24))
+        of.commit(3)
+
+
+def test_a_loop_that_the_collector_finds_in_one_of_our_own_threads_leaves_no_thread() -> None:
+    forgotten = threading.Event()
+
+    def collecting(columns: Columns) -> Columns:
+        if 8 in np.asarray(columns["value"]):
+            forgotten.wait(60)
+            gc.collect()
+        return columns
+
+    source = MemorySource({"a": list(range(16))}, slice_rows=8, bounded=False)
+    loops: list[Any] = [iter(Pipeline(source).map(collecting).batch(8).loader())]
+    next(loops[0])
+    ours = [t for t in threading.enumerate() if t.name.startswith("forebay")]
+    loops.append(loops)  # a cycle: only the collector finds it
+    del loops
+    forgotten.set()
+    for thread in ours:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in ours)
+
+
 def test_a_forgotten_loader_leaves_no_thread() -> None:
     of = loader(bounded=False, steps_per_epoch=2)
     list(of)

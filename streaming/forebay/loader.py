@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 import weakref
 import zlib
@@ -68,6 +69,7 @@ class Loader(IterableDataset[Batch]):
         self._uncommitted: deque[list[Step]] = deque()
         self._session: _Session | None = None
         self._finalizer: weakref.finalize[..., Loader] | None = None
+        self._loops = 0
         self._counts = _Counts()
 
     def __iter__(self) -> LoaderIterator:
@@ -227,9 +229,15 @@ class Loader(IterableDataset[Batch]):
         if self._options.passes != 1:
             self._then(_next_pass)
 
-    def _abandon(self) -> None:
-        """The loop was left: nothing stays running unless an epoch may follow."""
-        if self._options.steps_per_epoch is None:
+    def _begin_loop(self) -> int:
+        """The number of a loop that takes its first batch."""
+        self._loops += 1
+        return self._loops
+
+    def _abandon(self, loop: int) -> None:
+        """The loop was left: nothing stays running unless an epoch may follow, or a later loop
+        has begun."""
+        if loop == self._loops and self._options.steps_per_epoch is None:
             self._stop()
 
     def _running(self) -> _Session:
@@ -316,10 +324,12 @@ class LoaderIterator(Iterator[Batch]):
     def __init__(self, loader: Loader, steps: int | None) -> None:
         self._loader: Loader | None = loader
         self._steps = steps
+        self._loop = 0
 
     def __next__(self) -> Batch:
         if self._loader is None or self._steps == 0:
             raise StopIteration
+        self._loop = self._loop or self._loader._begin_loop()
         batch = self._loader._next()
         if batch is None:
             self._loader = None
@@ -329,8 +339,8 @@ class LoaderIterator(Iterator[Batch]):
         return batch
 
     def __del__(self) -> None:
-        if self._loader is not None:
-            self._loader._abandon()
+        if self._loader is not None and self._loop:
+            self._loader._abandon(self._loop)
 
 
 class _Session:
@@ -367,10 +377,18 @@ class _Session:
 
     def close(self) -> None:
         """Stop threads and clients; in a forked child there are none."""
-        if os.getpid() == self._pid:
-            self.prefetcher.stop()
-            self.feed.close()
-            self.prefetcher.join()
+        if os.getpid() != self._pid:
+            return
+        if threading.current_thread().name.startswith("forebay-"):
+            # The garbage collector runs in any thread: one of ours cannot wait for its own end.
+            threading.Thread(target=self._close, name="close-forebay").start()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self.prefetcher.stop()
+        self.feed.close()
+        self.prefetcher.join()
 
     def _produce(self, prefetcher: Prefetcher) -> Iterator[Ready]:
         options, positions = self._options, self.feed.positions
