@@ -46,6 +46,7 @@ POSITIONS = (1_000, 10_000, 100_000, 1_000_000)
 MOST_SECONDS, MOST_BYTES = 0.001, 10_000
 SPLITS, STUCK, WINDOW = 64, 8, 4096
 TOPIC = "numbers"
+BEYOND = 150_000  # records after the last position: as much to read ahead there as elsewhere
 AS_KAFKA = token(identity("qmFXUYLBQEyP7nFrhJWGiA", "Some22LettersOfCluster"), 12)
 FAR = 1_000_000_000
 
@@ -185,7 +186,7 @@ def resume_times(road: Road, repeats: int) -> dict[int, float]:
 def kafka_times(repeats: int) -> dict[int, float]:
     """The same over a topic of a million records and some more."""
     with DevBrokerProcess() as broker:
-        fill(broker.bootstrap, POSITIONS[-1] + 10_000)
+        fill(broker.bootstrap, POSITIONS[-1] + BEYOND)
         config = {"bootstrap.servers": broker.bootstrap}
         return resume_times(
             Road(lambda start: KafkaSource(TOPIC, config, start={TOPIC: {0: start}})), repeats
@@ -219,8 +220,8 @@ def fill(bootstrap: str, records: int) -> None:
 def main() -> int:
     """Measure, print the tables and the line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--repeats", type=int, default=41, help="resumes at each position")
-    parser.add_argument("--kafka-repeats", type=int, default=11)
+    parser.add_argument("--repeats", type=int, default=201, help="resumes at each position")
+    parser.add_argument("--kafka-repeats", type=int, default=21)
     parser.add_argument("--calls", type=int, default=500, help="of state_dict() in each case")
     parser.add_argument("--no-kafka", action="store_true", help="leave the topic out")
     options = parser.parse_args()
