@@ -36,25 +36,30 @@ def train(task: Task) -> None:
     _batch(consumer)  # the first one pays for connecting
     began, waited, steps = time.monotonic(), 0.0, 0
     while (now := time.monotonic()) - began < _SECONDS:
-        images, labels = _batch(consumer)
+        batch = _batch(consumer)
+        if batch is None:
+            break  # waiting for the producer is nobody's fault
         waited += time.monotonic() - now
-        job.train(torch.from_numpy(images), torch.from_numpy(labels))
+        job.train(*batch)
         steps += 1
-    seconds = time.monotonic() - began
+    seconds = max(now - began, 1e-3)
     print(json.dumps({"rows": steps * BATCH, "seconds": seconds, "wait_seconds": waited}))
     consumer.close()
 
 
-def _batch(consumer: Consumer) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _batch(consumer: Consumer) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The next pictures and labels; None when no more records are there."""
     images: list[NDArray[np.uint8]] = []
     labels: list[int] = []
     while len(images) < BATCH:
-        message = consumer.poll(1.0)
+        message = consumer.poll(0.5)
+        if message is None and images:
+            return None
         decoded = None if message is None else _decoded(message)
         if decoded is not None:
             images.append(decoded[0])
             labels.append(decoded[1])
-    return np.stack(images), np.array(labels)
+    return torch.from_numpy(np.stack(images)), torch.tensor(labels)
 
 
 def _decoded(message: Message) -> tuple[NDArray[np.uint8], int] | None:

@@ -72,9 +72,10 @@ class Ending:
     dead_letters: int
     kills: int
     seconds: float
-    images_per_second: float
+    images_per_second: float | None
+    """None where the runs were too short to tell."""
     images_per_second_by_hand: float
-    starvation: float
+    starvation: float | None
     """Share of the time in which the model waited although records were there."""
     starvation_by_hand: float
     accuracy: float
@@ -164,7 +165,7 @@ class Director:
         resumed = "resuming" if self.scene.kills else "training"
         self.scene.act = f"{resumed}, to be killed at a random moment"
         trainer = stack.enter_context(_Child("trainer", self._task(bootstrap, until_end=False)))
-        lifetime = self._random.uniform(1.5, 4.0)
+        lifetime = self._random.uniform(2.0, 5.0)
         dies_at: float | None = None
         while dies_at is None or time.monotonic() < dies_at:
             report = trainer.line(0.1)
@@ -176,7 +177,7 @@ class Director:
             yield None
         trainer.kill()
         self.scene.kills += 1
-        self.scene.act = f"killed the trainer (SIGKILL) after step {self.scene.report.get('step')}"
+        self.scene.act = f"killed the trainer (SIGKILL) after step {self.scene.report['step']}"
         self._start_of_run()
         yield None
 
@@ -190,8 +191,8 @@ class Director:
         trainer.check()
 
     def _reported(self, report: dict[str, Any]) -> None:
-        if self.scene.report.get("rows", 0) <= report["rows"] and self.scene.report.get("lag"):
-            before = self.scene.report
+        before = self.scene.report
+        if before.get("rows", report["rows"]) < report["rows"] and before.get("lag") != 0:
             self._waits.append(
                 (
                     report["wait_seconds"] - before["wait_seconds"],
@@ -203,7 +204,8 @@ class Director:
         self.scene.trained = len(set(kept_ids(self._task("", until_end=True).log)))
 
     def _start_of_run(self) -> None:
-        self.scene.report = {**self.scene.report, "rows": 0, "lag": None}
+        """What the last run said of itself says nothing of the next."""
+        self.scene.report = {}
 
     def _drain(self, producer: _Child) -> None:
         while (line := producer.line(0.0)) is not None:
@@ -218,7 +220,9 @@ class Director:
         task = self._task("", until_end=True)
         trained = Counter(kept_ids(task.log))
         dead = _ids_of_letters(task.dead_letters)
-        waited, spent, rows = (sum(part) for part in zip(*self._waits, strict=True))
+        waited = sum(wait for wait, _, _ in self._waits)
+        spent = sum(seconds for _, seconds, _ in self._waits)
+        rows = sum(n for _, _, n in self._waits)
         return Ending(
             produced=self._script.images,
             trained=len(trained),
@@ -227,9 +231,9 @@ class Director:
             dead_letters=len(dead),
             kills=self.scene.kills,
             seconds=round(seconds, 1),
-            images_per_second=round(rows / spent, 1),
+            images_per_second=round(rows / spent, 1) if spent else None,
             images_per_second_by_hand=round(by_hand["rows"] / by_hand["seconds"], 1),
-            starvation=round(waited / spent, 3),
+            starvation=round(waited / spent, 3) if spent else None,
             starvation_by_hand=round(by_hand["wait_seconds"] / by_hand["seconds"], 3),
             accuracy=round(self.scene.report["accuracy"], 3),
         )

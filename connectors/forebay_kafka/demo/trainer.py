@@ -105,6 +105,7 @@ def train(task: Task) -> None:
     step = _resume(task, job, loader)
     log = RunLog(task.log, resumed_at=step)
     reporter = _Reporter(loader, job)
+    reporter.say(step)  # ready: from here on it can be killed
     with loader:
         for batch in loader:
             job.train(batch["image"], batch["label"])
