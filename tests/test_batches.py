@@ -45,6 +45,11 @@ def test_bytes_keep_their_length_and_text_its_characters() -> None:
     assert as_numpy(pa.array(payloads)).tolist() == payloads
 
 
+def test_texts_and_bytes_in_numpy_arrays_become_lists() -> None:
+    batch = batch_of({"t": np.array(["a", "bc"]), "b": np.array([b"a", b"bc"])})
+    assert (batch["t"], batch["b"]) == (["a", "bc"], [b"a", b"bc"])
+
+
 def test_images_become_one_tensor_of_rows_by_height_by_width_by_channel() -> None:
     images = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
     batch = batch_of({"image": images})

@@ -10,7 +10,7 @@ from forebay.errors import ConfigError
 from forebay.intake import Slices
 from forebay.slice import Slice
 from forebay.state import Position, Window, advanced
-from forebay.supply import Ledger, SliceSupply, Supply, WindowSupply
+from forebay.supply import Ledger, SliceSupply, Supply, WindowSupply, rows_by_split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +93,16 @@ def _filled(
     if not held:
         return None
     after = advanced(ledger.splits, held)
-    touched = {s.split for s in held}
-    rows = {k: sum(len(s) for s in held if s.split == k) for k in sorted(touched)}
+    rows = rows_by_split(held)
     window = Window(
         seed=shuffle.seed,
         index=ledger.windows,
         delivered=0,
-        after={k: replace(after[k], token=None, base=None) for k in sorted(touched)},
+        after={k: replace(after[k], token=None, base=None) for k in rows},
         rows=rows,
     )
     ledger.windows += 1
-    return WindowSupply(held, window, pass_index, {k: after[k] for k in touched}, ledger)
+    return WindowSupply(held, window, pass_index, {k: after[k] for k in rows}, ledger)
 
 
 def _rebuilt(source: PutBack, window: Window, pass_index: int, ledger: Ledger) -> Supply:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -137,8 +137,9 @@ class WindowSupply:
         self._names = sorted(window.after)
         self._columns = concat([s.columns for s in filled]) if filled else {}
         self._offsets = _joined([s.offsets for s in filled])
+        place = {name: i for i, name in enumerate(self._names)}
         self._split_index = np.repeat(
-            np.array([self._names.index(s.split) for s in filled], np.int32),
+            np.array([place[s.split] for s in filled], np.int32),
             [len(s) for s in filled],
         )
         times = [s.event_times for s in filled if s.event_times is not None]
@@ -187,7 +188,8 @@ def _order(window: Window, owned: Sequence[str], pass_index: int) -> tuple[Indic
     names = sorted(window.rows)
     counts = [window.rows[k] for k in names]
     local = np.full(sum(counts), -1, np.int64)
-    mine = np.repeat([k in set(owned) for k in names], counts)
+    kept = set(owned)
+    mine = np.repeat([k in kept for k in names], counts)
     local[mine] = np.arange(int(mine.sum()))
     order = local[
         permutation(len(local), seed=window.seed, pass_index=pass_index, index=window.index)
@@ -198,14 +200,23 @@ def _order(window: Window, owned: Sequence[str], pass_index: int) -> tuple[Indic
 
 
 def _check_rows(slices: Sequence[Slice], window: Window) -> None:
+    given = rows_by_split(slices)
     for split in window.after:
-        rows = sum(len(s) for s in slices if s.split == split)
+        rows = given.get(split, 0)
         if rows != window.rows.get(split, 0):
             raise StateError(
                 f"the state was saved inside a shuffle window with {window.rows.get(split, 0)} "
                 f"rows of {split}; the same records now give {rows}. The stages changed since: "
                 "resume with the stages of then, and change them after a window's end."
             )
+
+
+def rows_by_split(slices: Iterable[Slice]) -> dict[str, int]:
+    """How many rows the slices have of each split, by its name, in the order of the names."""
+    rows: dict[str, int] = {}
+    for s in slices:
+        rows[s.split] = rows.get(s.split, 0) + len(s)
+    return dict(sorted(rows.items()))
 
 
 def _joined(arrays: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

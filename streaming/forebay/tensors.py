@@ -72,6 +72,8 @@ def _tensor(name: str, column: Column, ragged: Ragged) -> Mapping[str, Any]:
     values = as_numpy(column)
     if values.dtype.kind in "mM":
         values = values.view(np.int64)
+    if values.dtype.kind in "USV":  # text, bytes and records of a fixed width
+        return {name: values.tolist()}
     if values.dtype != object:
         return {name: torch.from_numpy(_writable(values))}
     rows = values.tolist()
