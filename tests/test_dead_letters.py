@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from forebay import ErrorBudget, ErrorBudgetExceeded, Letter, Loader, Pipeline
+from forebay import ErrorBudget, ErrorBudgetExceeded, Letter, Loader, Pipeline, Slice
 from forebay.columns import Columns
+from forebay.deadletter import BudgetMeter
 from forebay.testing import MemorySource
 
 
@@ -123,3 +125,25 @@ def test_ctrl_c_while_a_letter_is_written_loses_no_row() -> None:
         given = [v // 2 for b in batches for v in b["doubled"].tolist()]
     assert given == [v for v in range(100) if v % 10 != 3]
     assert {letter.failure.offset for letter in sink.letters} == set(range(3, 100, 10))
+
+
+def test_the_budget_is_a_share_of_the_rows_read_whatever_stages_leave_of_them() -> None:
+    def one_in_500(columns: Columns) -> Columns:
+        if (np.asarray(columns["value"]) % 500 == 3).any():
+            raise ValueError("ends in 003 or 503")
+        return columns
+
+    pipeline = Pipeline(MemorySource({"a": list(range(100_000))}, slice_rows=500)).map(one_in_500)
+    rare = pipeline.filter(lambda c: np.asarray(c["value"]) % 50 == 0, name="rare")
+    assert sum(b.rows for b in rare.batch(8).loader()) == 2_000
+
+
+def test_slices_without_rows_take_no_memory_in_the_budget() -> None:
+    meter = BudgetMeter(ErrorBudget())
+    empty = Slice(split="a", columns={}, offsets=np.zeros(0, np.int64), start=0, next_offset=1)
+    tracemalloc.start()
+    for _ in range(20_000):
+        meter.count(empty)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 100_000

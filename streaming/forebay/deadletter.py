@@ -46,7 +46,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBudget:
-    """How many rows may fail: at most ``share`` of the last ``window`` rows.
+    """How many rows may fail: at most ``share`` of the last ``window`` rows that were read.
 
     Below ``minimum`` rows nothing is judged, unless every one of at least ``all_of`` failed.
     """
@@ -78,7 +78,9 @@ class BudgetMeter:
         Raises:
             ErrorBudgetExceeded: more rows failed than allowed; names the last failure.
         """
-        rows, failed = len(s) + len(s.failures), len(s.failures)
+        rows, failed = len(s) if s.source_rows is None else s.source_rows, len(s.failures)
+        if not rows:
+            return
         self._recent.append((rows, failed))
         self._rows += rows
         self._failed += failed

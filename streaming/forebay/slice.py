@@ -56,6 +56,8 @@ class Slice:
     resets: bool = False
     """The split began anew (topic re-created, log truncated): its earlier position is void."""
     failures: tuple[Failure, ...] = field(default=())
+    source_rows: int | None = None
+    """Rows that the stages were given for it; None before."""
     ticket: int = 0
     """The engine's number for the room this slice takes; 0 on all but the last part of a cut one,
     so that the room is given back when the last part was delivered."""

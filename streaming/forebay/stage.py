@@ -160,7 +160,7 @@ def run_stages(stages: Sequence[Stage], raw: Slice, run: Run) -> Slice:
     Raises:
         StageError: a stage broke its contract; names the stage and the slice's first offset.
     """
-    s = raw
+    s = replace(raw, source_rows=len(raw))
     for stage in stages:
         if not len(s):
             return replace(s, columns={})
