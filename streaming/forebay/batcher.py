@@ -53,7 +53,8 @@ class Group:
 
     portions: Sequence[Portion]
     rows: int
-    progress: Progress
+    progress: Progress | None
+    """None while rows that were taken before are held back for a batch."""
 
     @property
     def columns(self) -> list[Columns]:
@@ -92,13 +93,16 @@ class Group:
 def groups(supplies: Iterable[Supply], ledger: Ledger, batching: Batching) -> Iterator[Group]:
     """Group rows into batches of ``batching.size``; the last may be smaller, or is left out.
 
-    Progress that comes without rows is given at once when no rows are held.
+    Portions without rows are given at once: they may be many, and hold dead letters.
     """
     held: list[Portion] = []
     room = batching.size
     for supply in supplies:
         while True:
             portion = supply.take(min(room, supply.left))
+            if held and not len(portion):
+                yield Group(portions=[portion], rows=0, progress=None)
+                break
             held.append(portion)
             room -= len(portion)
             if room == 0 or room == batching.size:
