@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from forebay import Pipeline, Position, Slice
+from forebay import Pipeline, Plan, Position, Slice, ThreadEngine
 from forebay.columns import Columns
+from forebay.rng import Run
 from forebay.source import Owns, Split
+from forebay.stage import Map
 from forebay.testing import MemorySource
 
 
@@ -75,10 +80,10 @@ def test_reading_stops_while_the_trainer_pauses_and_goes_on_after() -> None:
     with Pipeline(source).batch(10).loader(max_bytes=200_000) as of:
         batches = iter(of)
         next(batches)
-        assert 200_000 <= settled(lambda: source.given) <= 230_000
+        assert 180_000 <= settled(lambda: source.given) <= 230_000
         for _ in range(5):
             next(batches)
-        assert 250_000 <= settled(lambda: source.given) <= 290_000
+        assert 230_000 <= settled(lambda: source.given) <= 290_000
 
 
 def test_stages_that_inflate_rows_are_counted_by_what_comes_out() -> None:
@@ -91,6 +96,72 @@ def test_stages_that_inflate_rows_are_counted_by_what_comes_out() -> None:
         next(iter(of))
         assert settled(lambda: source.given) <= 2_000_000 // 20 + 100_000
         assert of.stats().bytes_in_flight <= 2_600_000
+
+
+def test_slices_that_give_no_rows_stop_coming_too_while_the_trainer_pauses() -> None:
+    seen = itertools.count()
+
+    def first_fifteen_slices(columns: Columns) -> Any:
+        return np.full(len(columns["value"]), next(seen) < 15)
+
+    source = Endless()
+    pipeline = Pipeline(source).filter(first_fifteen_slices).batch(100)
+    with pipeline.loader(max_bytes=200_000, workers=1) as of:
+        batches = iter(of)
+        assert next(batches).rows == 100
+        assert settled(lambda: source.given) <= 6_000_000
+
+
+def test_the_originals_of_failed_rows_count_as_bytes_in_flight() -> None:
+    def failing(columns: Columns) -> Columns:
+        raise ValueError("bad")
+
+    source = MemorySource({"a": [b"x" * 1_000] * 10_000}, slice_rows=10)
+    stage = Map("failing", failing)
+    plan = Plan(
+        source=source,
+        stages=[stage],
+        positions={},
+        owns=lambda split: True,
+        run=Run(),
+        max_bytes=100_000,
+    )
+    feed = ThreadEngine().start(plan)
+    letters = 0
+    while (s := feed.take(0.5)) is not None:
+        letters += len(s.failures)
+    feed.close()
+    assert 0 < letters <= 200
+
+
+def test_a_slice_that_overtook_a_stuck_one_is_not_kept_once_it_was_taken() -> None:
+    opened = threading.Event()
+
+    def stuck(columns: Columns) -> Columns:
+        if 0 in np.asarray(columns["value"]):
+            opened.wait(60)
+        return {"value": np.asarray(columns["value"]).copy()}
+
+    source = MemorySource({"a": list(range(100))})
+    plan = Plan(
+        source=source,
+        stages=[Map("stuck", stuck)],
+        positions={},
+        owns=lambda split: True,
+        run=Run(),
+        order="arrival",
+        workers=(2, 2),
+    )
+    feed = ThreadEngine().start(plan)
+    taken = []
+    while (s := feed.take(0.5)) is not None:
+        taken.append(weakref.ref(s.columns["value"]))
+        feed.release(s)
+    kept = [ref for ref in taken if ref() is not None]
+    opened.set()
+    feed.close()
+    assert len(taken) > 5
+    assert kept == []
 
 
 def test_a_full_window_never_locks_out_the_split_whose_turn_it_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from forebay import Engine, Feed, Plan, Position, Slice, SourceError, StageError
 from forebay.columns import Columns
 from forebay.rng import Run
 from forebay.stage import Filter, Map
-from forebay.testing import Fail, MemorySource, Stall
+from forebay.testing import Fail, MemoryReader, MemorySource, Stall
 
 ENGINES: dict[str, Callable[[], Engine]] = {"threads": ThreadEngine}
 DATA = {"a": list(range(50)), "b": list(range(100, 120)), "empty": []}
@@ -123,11 +124,11 @@ def test_an_error_of_a_stage_is_raised_in_its_turn(engine: Engine) -> None:
 
 
 def test_no_more_than_the_bound_is_read_until_room_is_given_back(engine: Engine) -> None:
-    feed = engine.start(plan({"a": list(range(10_000))}, max_bytes=2_000, bounded=False))
+    feed = engine.start(plan({"a": list(range(10_000))}, max_bytes=20_000, bounded=False))
     held: list[Slice] = []
     while (s := feed.take(0.3)) is not None:
         held.append(s)
-    assert 2_000 <= feed.bytes_in_flight() <= 2_000 + 2 * 7 * 16
+    assert 20_000 <= feed.bytes_in_flight() <= 20_000 + 2 * 7 * 16 + 2_000
     feed.release(held[0])
     assert feed.take(5.0) is not None
     feed.close()
@@ -165,3 +166,36 @@ def test_closing_leaves_no_thread_and_closes_the_reader(engine: Engine) -> None:
     feed.take(1.0)
     feed.close()
     assert threading.active_count() == before
+
+
+class Beginning(MemoryReader):
+    """A split whose first rows are followed by those of a new log, from offset 0 again."""
+
+    def poll(self, timeout: float) -> Slice | None:
+        s = super().poll(timeout)
+        if s is None or s.start != 7:
+            return s
+        return replace(s, start=0, offsets=s.offsets - 7, next_offset=7, resets=True)
+
+
+class BeginsAnew(MemorySource):
+    def open(self, positions: Any, owns: Any) -> MemoryReader:
+        return Beginning(self, {"a": Position(0, base=0)})
+
+
+def test_nothing_is_overtaken_where_a_split_begins_anew(engine: Engine) -> None:
+    opened = threading.Event()
+
+    def slow(columns: Columns) -> Columns:
+        if {0, 7} & set(np.asarray(columns["value"]).tolist()):
+            opened.wait(60)
+        return columns
+
+    source = BeginsAnew({"a": list(range(21))})
+    stages = [Map("slow", slow)]
+    feed = engine.start(plan(source=source, stages=stages, order="arrival", workers=(4, 4)))
+    assert feed.take(0.3) is None
+    opened.set()
+    given = [v for s in drained(feed) for v in np.asarray(s.columns["value"]).tolist()]
+    assert (set(given[:7]), set(given[7:14])) == (set(range(7)), set(range(7, 14)))
+    feed.close()

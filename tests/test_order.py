@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from forebay import Loader, Pipeline, Plan, ThreadEngine
+from forebay import Loader, Pipeline, Plan, Position, Slice, ThreadEngine
 from forebay.columns import Columns
 from forebay.rng import Run
 from forebay.stage import Map
-from forebay.testing import MemorySource
+from forebay.testing import MemoryReader, MemorySource
 
 
 class Gate:
@@ -81,7 +82,7 @@ def test_in_split_order_a_stuck_slice_holds_up_its_own_split_only(gate: Gate) ->
 
 
 def test_a_stuck_slice_is_overtaken_by_a_bounded_number_of_bytes(gate: Gate) -> None:
-    source = MemorySource({"a": list(range(100_000))}, slice_rows=10)  # 160 bytes a slice
+    source = MemorySource({"a": list(range(100_000))}, slice_rows=10)  # 1,240 bytes a slice
     plan = Plan(
         source=source,
         stages=[Map("gate", gate)],
@@ -89,7 +90,7 @@ def test_a_stuck_slice_is_overtaken_by_a_bounded_number_of_bytes(gate: Gate) -> 
         owns=lambda split: True,
         run=Run(),
         order="arrival",
-        max_bytes=4_000,
+        max_bytes=40_000,
         workers=(2, 2),
     )
     feed = ThreadEngine().start(plan)
@@ -99,4 +100,39 @@ def test_a_stuck_slice_is_overtaken_by_a_bounded_number_of_bytes(gate: Gate) -> 
         feed.release(s)
     gate.opened.set()
     feed.close()
-    assert 500 < furthest < 20 + 5 * 4_000 // 16
+    assert 500 < furthest < 20 + 5 * 40_000 // 124
+
+
+class Beginning(MemoryReader):
+    """Split ``a`` is another log after 100 rows: it begins at offset 1,000."""
+
+    def poll(self, timeout: float) -> Slice | None:
+        s = super().poll(timeout)
+        if s is None or s.split != "a" or s.start < 100:
+            return s
+        start, stop = s.start + 900, s.next_offset + 900
+        offsets = s.offsets + 900
+        return replace(s, start=start, offsets=offsets, next_offset=stop, resets=start == 1_000)
+
+
+class BeginsAnew(MemorySource):
+    def open(self, positions: Any, owns: Any) -> MemoryReader:
+        return Beginning(self, {k: Position(0, base=0) for k in self.data})
+
+
+def test_a_split_that_begins_anew_does_so_in_its_turn_of_the_deterministic_order() -> None:
+    data = {"a": list(range(300)), "b": list(range(1_000, 1_300))}
+
+    def given(slice_rows: int) -> tuple[list[int], Any]:
+        of = (
+            Pipeline(BeginsAnew(data, slice_rows=slice_rows))
+            .batch(10)
+            .loader(order="deterministic")
+        )
+        return values(list(of)), of.state_dict()["splits"]["a"]
+
+    rows, state = given(10)
+    assert sorted(rows) == [*data["a"], *data["b"]]
+    assert [v for v in rows if v < 1_000] == data["a"]
+    assert state == {"offset": 1_200, "base": 1_000}
+    assert given(50) == given(100) == (rows, state)

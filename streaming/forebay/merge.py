@@ -33,11 +33,18 @@ class Merge:
             split = min(self._at, key=lambda k: (self._block(k), k))
             if not self._waiting[split] and not self._fill(split):
                 del self._at[split]
-            elif self._waiting[split][0].start > self._at[split]:
-                self._at[split] = self._waiting[split][0].start
-            else:
+            elif not self._moved(split):
                 return self._pop(split)
         return None
+
+    def _moved(self, split: str) -> bool:
+        """Follow the split to its next slice, over a hole or to a new beginning."""
+        s = self._waiting[split][0]
+        began = s.start if s.resets else self._base[split]
+        at = s.start if s.resets else max(s.start, self._at[split])
+        moved = (at, began) != (self._at[split], self._base[split])
+        self._at[split], self._base[split] = at, began
+        return moved
 
     def _block(self, split: str) -> int:
         return (self._at[split] - self._base[split]) // BLOCK
@@ -45,10 +52,8 @@ class Merge:
     def _fill(self, split: str) -> bool:
         """Wait for a slice of ``split``, keeping others for their turn; False at its end."""
         while (s := self._slices.next(want=(split,))) is not None:
-            if s.resets or s.split not in self._waiting:
-                self._base[s.split] = s.start
-            if s.split not in self._at:
-                self._at[s.split] = s.start
+            self._base.setdefault(s.split, s.start)
+            self._at.setdefault(s.split, s.start)
             self._waiting.setdefault(s.split, deque()).append(s)
             if s.split == split:
                 return True

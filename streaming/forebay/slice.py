@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from forebay.columns import Columns, cut, nbytes, row_count
 
+_NO_ROWS = np.zeros(0, np.int64)
+
 Token: TypeAlias = Mapping[str, Any]
 """What a reader needs beside an offset to find a row again, as plain JSON: a topic id, an epoch."""
 
@@ -24,6 +26,11 @@ class Failure:
     reason: str
     original: Mapping[str, Any]
     """The row as it came from the source, by column: bytes, numbers, header pairs."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the original's texts and payloads."""
+        return sum(len(v) for v in self.original.values() if isinstance(v, (bytes, str)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,12 +79,13 @@ class Slice:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the rows."""
-        return nbytes(self.columns) + self.offsets.nbytes
+        """Bytes held by the rows, and by the originals of those that failed."""
+        failed = sum(f.nbytes for f in self.failures)
+        return nbytes(self.columns) + self.offsets.nbytes + failed
 
     def bare(self) -> Slice:
         """The slice without its rows: enough for an engine to take its room back."""
-        return replace(self, columns={}, offsets=self.offsets[:0], event_times=None, failures=())
+        return replace(self, columns={}, offsets=_NO_ROWS, event_times=None, failures=())
 
     def head(self, n: int) -> Slice:
         """The first ``n`` rows; answers for all offsets before the first row left out."""
@@ -116,6 +124,7 @@ class Slice:
         return replace(
             self._rows(a, b),
             start=max(start, self.start),
+            resets=self.resets and start <= self.start,
             next_offset=min(stop, self.next_offset),
             lead=max(skip if start >= self.start else 0, done_before),
             skip=self.skip if stop >= self.next_offset else 0,

@@ -31,6 +31,8 @@ _FIRST_TASK_ROWS = 8
 # A stuck slice may be overtaken by this many windows' worth of later ones: it bounds what a
 # resume has to read again to find it.
 _OVERTAKE_WINDOWS = 4
+# What a slice takes beside its rows, as measured: small and empty ones are mostly that.
+_SLICE_BYTES, _COLUMN_BYTES = 600, 480
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +168,14 @@ class ThreadFeed:
         if pool != POOL:
             raise ConfigError(f"the threads engine has one pool, {POOL!r}, not {pool!r}")
         with self._lock:
+            if self._stopping:
+                return
             self._wanted_workers = min(max(workers, self._bounds[0]), self._bounds[1])
             missing = self._wanted_workers - self._workers
             self._workers += max(missing, 0)
             self._work.notify_all()
-        for _ in range(missing):
-            self._start_thread(f"forebay-work-{next(self._names)}", self._run_tasks)
+            for _ in range(missing):
+                self._start_thread(f"forebay-work-{next(self._names)}", self._run_tasks)
 
     def pools(self) -> Mapping[str, PoolStats]:
         with self._lock:
@@ -262,7 +266,7 @@ class ThreadFeed:
         for piece in self._pieces(s):
             with self._lock:
                 ticket = next(self._tickets)
-                task = _Task(replace(piece, ticket=ticket), piece.nbytes, self._window.admitted)
+                task = _Task(replace(piece, ticket=ticket), _weight(piece), self._window.admitted)
                 self._window.admit(ticket, task.raw_bytes)
                 self._in_order.append(task)
                 self._by_split.setdefault(piece.split, deque()).append(task)
@@ -296,13 +300,16 @@ class ThreadFeed:
 
     def _run_tasks(self) -> None:
         while (task := self._next_task()) is not None:
-            began = time.perf_counter()
-            try:
-                finished = run_stages(self._plan.stages, task.s, self._plan.run)
-            except BaseException as e:  # raised again in take(), in the slice's turn
-                task.error = e
-                finished = replace(task.s, columns={}, offsets=task.s.offsets[:0])
-            self._complete(task, finished, time.perf_counter() - began)
+            self._run_task(task)  # leaves no slice in a variable of a thread that waits
+
+    def _run_task(self, task: _Task) -> None:
+        began = time.perf_counter()
+        try:
+            finished = run_stages(self._plan.stages, task.s, self._plan.run)
+        except BaseException as e:  # raised again in take(), in the slice's turn
+            task.error = e
+            finished = replace(task.s, columns={}, offsets=task.s.offsets[:0])
+        self._complete(task, finished, time.perf_counter() - began)
 
     def _next_task(self) -> _Task | None:
         with self._lock:
@@ -314,7 +321,7 @@ class ThreadFeed:
             return None
 
     def _complete(self, task: _Task, finished: Slice, seconds: float) -> None:
-        rows, finished_bytes = len(task.s), finished.nbytes
+        rows, finished_bytes = len(task.s), _weight(finished)
         with self._lock:
             if rows and seconds:
                 self._row_seconds = 0.8 * self._row_seconds + 0.2 * max(seconds / rows, 1e-7)
@@ -325,22 +332,53 @@ class ThreadFeed:
             task.s, task.done = finished, True
             while self._in_order and self._in_order[0].done:
                 self._in_order.popleft()
-            if self._plan.order == "arrival" or self._by_split[finished.split][0] is task:
+            if self._may_go(task):
                 self._ready.append(task)
                 self._ready_changed.notify()
             self._wake_reader()
 
     def _taken(self, task: _Task) -> Slice:
-        """Hand out a task's slice; its successor in the split may be ready by now."""
+        """Hand out a task's slice; successors in the split may be ready by now."""
         waiting = self._by_split[task.s.split]
         waiting.remove(task)
-        if self._plan.order != "arrival" and waiting and waiting[0].done:
-            self._ready.append(waiting[0])
+        self._ready.extend(self._freed(task.s, waiting))
         if task.error is not None:
             raise task.error
-        return task.s
+        s, task.s = task.s, task.s.bare()  # the task may stay in the order for long
+        return s
+
+    def _may_go(self, task: _Task) -> bool:
+        """Whether a finished task needs not wait for others of its split.
+
+        Where a split begins anew, nothing may be overtaken: positions of before mean nothing
+        after, and the other way round.
+        """
+        waiting = self._by_split[task.s.split]
+        if waiting[0] is task:
+            return True
+        before = itertools.takewhile(lambda t: t is not task, waiting)
+        return (
+            self._plan.order == "arrival"
+            and not task.s.resets
+            and not any(t.s.resets for t in before)
+        )
+
+    def _freed(self, taken: Slice, waiting: deque[_Task]) -> Iterator[_Task]:
+        """Finished tasks of a split that had to wait until ``taken`` was handed out."""
+        if not waiting:
+            return
+        if self._plan.order != "arrival" or waiting[0].s.resets:
+            yield from [waiting[0]] if waiting[0].done else ()
+        elif taken.resets:
+            after = itertools.takewhile(lambda t: not t.s.resets, waiting)
+            yield from [t for t in after if t.done]
 
     def _start_thread(self, name: str, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+
+def _weight(s: Slice) -> int:
+    """Bytes that a slice takes."""
+    return s.nbytes + _SLICE_BYTES + _COLUMN_BYTES * len(s.columns)
