@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
-from typing import Any, Literal, Protocol, TypeAlias
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,18 +35,18 @@ COLUMNS = (
 # Of a record neither is None; the client's types must allow for events.
 _OFFSET: Callable[[Message], int] = Message.offset  # type: ignore[assignment]
 _TIMESTAMP: Callable[[Message], tuple[int, int]] = Message.timestamp
+_BINARY = pa.binary()
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 # Values of this mean size and more stay where the client put them: copying a 30 KB image costs
 # more than all else that happens to it here.
 _OBJECTS_FROM = 2048
-# From this mean size on, joining bytes beats pyarrow's own conversion.
+# From this mean size on, joining the bytes beats pyarrow, whose allocator takes fresh pages.
 _JOIN_FROM = 400
 # Records that come one by one are gathered for this long into one run.
 _LINGER_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """Consecutive records of one partition as columns."""
 
     partition: Partition
@@ -75,6 +76,8 @@ class Event:
 class Shape:
     """What runs are made of."""
 
+    topics: int
+    """How many topics there are."""
     columns: frozenset[str]
     payload: Payload
     skip_tombstones: bool
@@ -103,16 +106,17 @@ class PythonDrain:
         self._objects: dict[str, bool] = {}
         self._topics: dict[str, pa.Array[Any]] = {}
         self._no_headers = _header_lists(np.zeros(shape.rows + 1, np.int32), (), ())
-        self._build: Mapping[str, Callable[[_Records], Column]] = {
+        build: Mapping[str, Callable[[_Records], Column]] = {
             "topic": self._topic,
             "partition": lambda r: np.full(len(r.offsets), r.partition.number, np.int32),
             "offset": lambda r: r.offsets,
             "timestamp": lambda r: r.times,
             "timestamp_type": lambda r: r.kinds,
-            "key": lambda r: pa.array(list(map(Message.key, r.messages)), pa.binary()),
+            "key": lambda r: pa.array(list(map(Message.key, r.messages)), _BINARY),
             "value": self._value,
             "headers": self._headers,
         }
+        self._build = {name: build[name] for name in COLUMNS if name in shape.columns}
 
     def take(self, timeout: float) -> Iterator[Run | Event]:
         messages = self._consume(timeout)
@@ -143,11 +147,12 @@ class PythonDrain:
             return
         numbers = np.fromiter(map(Message.partition, messages), np.int32, len(messages))
         changes = numbers[1:] != numbers[:-1]
-        names = list(map(Message.topic, messages))
-        if names.count(names[0]) != len(names):
+        if self._shape.topics > 1:
+            names = list(map(Message.topic, messages))
             changes |= np.fromiter((a != b for a, b in pairwise(names)), np.bool_, len(changes))
         for a, b in _stretches(changes, len(messages)):
-            yield from self._of_one_epoch(Partition(str(names[a]), int(numbers[a])), messages[a:b])
+            partition = Partition(str(messages[a].topic()), int(numbers[a]))
+            yield from self._of_one_epoch(partition, messages[a:b])
 
     def _of_one_epoch(self, partition: Partition, messages: Sequence[Message]) -> Iterator[Run]:
         """Cut where the leader epoch changes: a position must be checked by its own."""
@@ -180,10 +185,9 @@ class PythonDrain:
             messages = [m for m, v in zip(messages, values, strict=True) if v is not None]
             values = [v for v in values if v is not None]
         records = _Records.of(partition, messages, values, size)
-        wanted = [n for n in COLUMNS if n in self._shape.columns] if values else []
         return Run(
             partition=partition,
-            columns={name: self._build[name](records) for name in wanted},
+            columns={n: build(records) for n, build in self._build.items()} if values else {},
             offsets=records.offsets,
             times=records.times if records.kinds.all() else None,
             next_offset=_number(last.offset()) + 1,
@@ -204,11 +208,11 @@ class PythonDrain:
         if self._as_objects(records):
             return np.fromiter(values, object, n)
         if records.size < _JOIN_FROM * n or None in values:
-            return pa.array(values, pa.binary())
+            return pa.array(values, _BINARY)
         ends = np.zeros(n + 1, np.int32)
         np.cumsum(np.fromiter(map(len, values), np.int32, n), out=ends[1:])
         data = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
-        joined: Column = pa.Array.from_buffers(pa.binary(), n, data)
+        joined: Column = pa.Array.from_buffers(_BINARY, n, data)
         return joined
 
     def _as_objects(self, records: _Records) -> bool:
@@ -228,8 +232,7 @@ class PythonDrain:
         return _header_lists(ends, keys, values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
+class _Records(NamedTuple):
     """Messages of one partition, known to be records."""
 
     partition: Partition
@@ -245,10 +248,18 @@ class _Records:
         cls, partition: Partition, messages: Sequence[Message], values: list[Any], size: int
     ) -> _Records:
         n = len(messages)
-        offsets: NDArray[np.int64] = np.fromiter(map(_OFFSET, messages), np.int64, n)
-        stamps = np.fromiter(chain.from_iterable(map(_TIMESTAMP, messages)), np.int64, 2 * n)
-        kinds = stamps[0::2].astype(np.int8)
-        return cls(partition, messages, values, size, offsets, kinds, stamps[1::2].copy())
+        stamps = list(map(_TIMESTAMP, messages))
+        kinds: NDArray[np.int8] = np.fromiter(map(itemgetter(0), stamps), np.int8, n)
+        times: NDArray[np.int64] = np.fromiter(map(itemgetter(1), stamps), np.int64, n)
+        return cls(partition, messages, values, size, _offsets(messages, n), kinds, times)
+
+
+def _offsets(messages: Sequence[Message], n: int) -> NDArray[np.int64]:
+    """The offset of each record. They rise, so with n of them in a span of n none is left out."""
+    first, last = (_OFFSET(messages[0]), _OFFSET(messages[-1])) if n else (0, -1)
+    if last - first == n - 1:
+        return np.arange(first, last + 1, dtype=np.int64)
+    return np.fromiter(map(_OFFSET, messages), np.int64, n)
 
 
 def _stretches(changes: NDArray[np.bool_], n: int) -> Iterator[tuple[int, int]]:

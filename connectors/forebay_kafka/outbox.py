@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,7 +44,20 @@ class Outbox:
     def __init__(self, on_gap: OnGap) -> None:
         self._on_gap = on_gap
         self._ready: deque[Slice] = deque()
-        self.stats = KafkaStats()
+        self._records = self._bytes = self._slices = self._tombstones = 0
+        self._lost = self._resets = 0
+
+    def stats(self, errors: Mapping[str, int]) -> KafkaStats:
+        """The counts so far. Any thread."""
+        return KafkaStats(
+            records=self._records,
+            bytes=self._bytes,
+            slices=self._slices,
+            tombstones=self._tombstones,
+            lost=self._lost,
+            resets=self._resets,
+            errors=errors,
+        )
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -66,25 +79,24 @@ class Outbox:
     def put(self, track: Track, run: Run) -> None:
         """What a run has between the track's next offset and its bound."""
         stop = run.next_offset if track.bound is None else min(run.next_offset, track.bound)
-        a, b = (int(i) for i in np.searchsorted(run.offsets, [track.next, stop]))
-        whole = (a, b) == (0, len(run.offsets))
+        columns, offsets, times = run.columns, run.offsets, run.times
+        if len(offsets) and (offsets[0] < track.next or offsets[-1] >= stop):
+            a, b = (int(i) for i in np.searchsorted(offsets, [track.next, stop]))
+            columns, offsets = cut(columns, a, b) if a < b else {}, offsets[a:b]
+            times = None if times is None else times[a:b]
         s = Slice(
             split=track.split,
-            columns=run.columns if whole else cut(run.columns, a, b) if a < b else {},
-            offsets=run.offsets[a:b],
+            columns=columns,
+            offsets=offsets,
             start=track.next,
             next_offset=stop,
             token=track.token_of(run.epoch),
-            event_times=None if run.times is None else run.times[a:b],
+            event_times=times,
         )
-        old = self.stats
-        self.stats = replace(
-            old,
-            records=old.records + len(s),
-            bytes=old.bytes + run.nbytes,
-            slices=old.slices + 1,
-            tombstones=old.tombstones + run.tombstones,
-        )
+        self._records += len(offsets)
+        self._bytes += run.nbytes
+        self._slices += 1
+        self._tombstones += run.tombstones
         self._ready.append(s)
         track.next = stop
 
@@ -96,9 +108,8 @@ class Outbox:
     def leap(self, track: Track, gap: Gap, start: int, to: int) -> None:
         """Move the position over what is lost, and count it."""
         _log.warning("%s Going on at offset %d.", gap.error(), to)
-        old = self.stats
-        lost = old.lost + gap.skipped(self._on_gap)
-        self.stats = replace(old, lost=lost, resets=old.resets + gap.resets)
+        self._lost += gap.skipped(self._on_gap)
+        self._resets += gap.resets
         if gap.resets:
             # Whether these are of the old log or of the new one cannot be told; the new one is
             # read from its beginning.

@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -123,7 +122,7 @@ class KafkaReader:
 
     def stats(self) -> KafkaStats:
         """What was read, lost and complained of so far. Any thread."""
-        return replace(self._outbox.stats, errors=self._errors.counts())
+        return self._outbox.stats(self._errors.counts())
 
     def publish(self, positions: Mapping[str, Position]) -> None:
         """Commit positions to the group ``commit_group``, for lag monitors to see; else nothing.

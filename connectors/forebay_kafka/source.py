@@ -170,6 +170,7 @@ class KafkaSource:
 
     def _shape(self) -> Shape:
         return Shape(
+            topics=len(self._names),
             columns=frozenset(self.columns),
             payload=self.payload,
             skip_tombstones=self.tombstones == "skip",

@@ -32,14 +32,12 @@ class Track:
     """While asking: from where on the client found the log to be another."""
     refused_since: float | None = None
     token: Token | None = None
+    split: str = ""
+    """The split's id."""
 
     def __post_init__(self) -> None:
         self.token = token(self.identity, self.epoch)
-
-    @property
-    def split(self) -> str:
-        """The split's id."""
-        return self.partition.id
+        self.split = self.partition.id
 
     @property
     def reading(self) -> bool:
