@@ -409,8 +409,8 @@ class _Session:
             strict=deterministic,
         )
         try:
-            for group in groups(rows, ledger, self._batching):
-                yield self._ready(group)
+            # map keeps no group while the trainer works on it, as a loop variable would
+            yield from map(self._ready, groups(rows, ledger, self._batching))
         except ErrorBudgetExceeded:
             if (s := intake.last) is not None:
                 failures = tuple((s.split, f) for f in s.failures)

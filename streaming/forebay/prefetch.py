@@ -107,6 +107,7 @@ class Prefetcher:
         try:
             for ready in self._produce(self):
                 self._put(ready)
+                del ready
         except Stopped:
             pass  # the loader is being closed: nobody waits for more
         except BaseException as e:  # raised again in get(), on the trainer's thread

@@ -91,11 +91,13 @@ class Slice:
         """The first ``n`` rows; answers for all offsets before the first row left out."""
         if n >= len(self):
             return self
+        at = int(self.offsets[n])
         return replace(
-            self._rows(0, n),
-            next_offset=int(self.offsets[n]),
+            self,
+            **self._rows(0, n),
+            next_offset=at,
             skip=self._rows_before(n),
-            failures=tuple(f for f in self.failures if f.offset < self.offsets[n]),
+            failures=tuple(f for f in self.failures if f.offset < at) if self.failures else (),
             ticket=0,
         )
 
@@ -105,14 +107,21 @@ class Slice:
             return self
         if n >= len(self):
             return replace(
-                self._rows(n, n), start=self.next_offset, lead=self.skip, resets=False, failures=()
+                self,
+                **self._rows(n, n),
+                start=self.next_offset,
+                lead=self.skip,
+                resets=False,
+                failures=(),
             )
+        at = int(self.offsets[n])
         return replace(
-            self._rows(n, len(self)),
-            start=int(self.offsets[n]),
+            self,
+            **self._rows(n, len(self)),
+            start=at,
             lead=self._rows_before(n),
             resets=False,
-            failures=tuple(f for f in self.failures if f.offset >= self.offsets[n]),
+            failures=tuple(f for f in self.failures if f.offset >= at) if self.failures else (),
         )
 
     def between(self, start: int, stop: int, skip: int = 0) -> Slice:
@@ -122,7 +131,8 @@ class Slice:
         done_before = self.lead if start <= self.start else 0
         a = min(a + min(max(skip - done_before, 0), of_record), b)
         return replace(
-            self._rows(a, b),
+            self,
+            **self._rows(a, b),
             start=max(start, self.start),
             resets=self.resets and start <= self.start,
             next_offset=min(stop, self.next_offset),
@@ -131,16 +141,17 @@ class Slice:
             failures=tuple(f for f in self.failures if start <= f.offset < stop),
         )
 
-    def _rows(self, a: int, b: int) -> Slice:
+    def _rows(self, a: int, b: int) -> dict[str, Any]:
         times = self.event_times
-        return replace(
-            self,
-            columns=cut(self.columns, a, b),
-            offsets=self.offsets[a:b],
-            event_times=None if times is None else times[a:b],
-        )
+        return {
+            "columns": cut(self.columns, a, b),
+            "offsets": self.offsets[a:b],
+            "event_times": None if times is None else times[a:b],
+        }
 
     def _rows_before(self, n: int) -> int:
         """Rows of record ``offsets[n]`` that lie before row ``n``, delivered ones included."""
-        first = int(np.searchsorted(self.offsets, self.offsets[n]))
+        if n and self.offsets[n - 1] < self.offsets[n]:
+            return 0
+        first = int(self.offsets.searchsorted(self.offsets[n]))
         return n - first + (self.lead if first == 0 else 0)

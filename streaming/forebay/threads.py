@@ -117,8 +117,8 @@ class ThreadFeed:
         self._wanted_workers, self._workers = 0, 0
         self._names = itertools.count()
         self._threads: list[threading.Thread] = []
-        self._start_thread("forebay-read", self._read)
         self.resize(POOL, workers[1])
+        self._start_thread("forebay-read", self._read)
 
     # -- the taker's side ----------------------------------------------------------------------
 
@@ -174,6 +174,7 @@ class ThreadFeed:
             missing = self._wanted_workers - self._workers
             self._workers += max(missing, 0)
             self._work.notify_all()
+            self._wake_reader()
             for _ in range(missing):
                 self._start_thread(f"forebay-work-{next(self._names)}", self._run_tasks)
 
@@ -263,7 +264,10 @@ class ThreadFeed:
         return frozenset(k for k in self._wanted if not self._by_split.get(k))
 
     def _admit(self, s: Slice) -> None:
-        for piece in self._pieces(s):
+        """Let a slice in, piece by piece as there is room."""
+        for i, piece in enumerate(self._pieces(s)):
+            if i and not self._wait_for_room():
+                return
             with self._lock:
                 ticket = next(self._tickets)
                 task = _Task(replace(piece, ticket=ticket), _weight(piece), self._window.admitted)
