@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forebay import Pipeline, Plan, Position, Slice, ThreadEngine
+from forebay import Feed, Pipeline, Plan, Position, Slice, ThreadEngine
 from forebay.columns import Columns
 from forebay.rng import Run
 from forebay.source import Owns, Split
@@ -134,6 +134,14 @@ def test_the_originals_of_failed_rows_count_as_bytes_in_flight() -> None:
     assert 0 < letters <= 200
 
 
+def taken_and_released(feed: Feed) -> weakref.ref[Any]:
+    """The values of the next slice, held by nobody here."""
+    s = feed.take(30)
+    assert s is not None
+    feed.release(s)
+    return weakref.ref(s.columns["value"])
+
+
 def test_a_slice_that_overtook_a_stuck_one_is_not_kept_once_it_was_taken() -> None:
     opened = threading.Event()
 
@@ -153,14 +161,10 @@ def test_a_slice_that_overtook_a_stuck_one_is_not_kept_once_it_was_taken() -> No
         workers=(2, 2),
     )
     feed = ThreadEngine().start(plan)
-    taken = []
-    while (s := feed.take(0.5)) is not None:
-        taken.append(weakref.ref(s.columns["value"]))
-        feed.release(s)
-    kept = [ref for ref in taken if ref() is not None]
+    taken = [taken_and_released(feed) for _ in range(13)]
+    kept = [ref for ref in taken[:-1] if ref() is not None]
     opened.set()
     feed.close()
-    assert len(taken) > 5
     assert kept == []
 
 
