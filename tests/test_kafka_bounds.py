@@ -52,9 +52,10 @@ def test_gaps_between_offsets_are_no_loss_and_no_lag(make_topic: Topics) -> None
     topic = make_topic()
     for i in range(3):
         transaction(make_topic.bootstrap, topic, numbered(2, start=2 * i), commit=i != 1)
-    with opened(kafka(make_topic.bootstrap, topic)) as reader:
+    with opened(kafka(make_topic.bootstrap, topic, slice_rows=1)) as reader:
         slices = slices_of(reader)
         assert values(slices) == [b"0", b"1", b"4", b"5"]
+        assert [s.start for s in slices] == [0, *(s.next_offset for s in slices[:-1])]
         assert reader.stats().lost == 0
         assert state_after(reader, slices)[f"kafka:{topic}/0"].offset == 9
         assert reader.ends() == {f"kafka:{topic}/0": 9}
@@ -84,6 +85,16 @@ def test_the_position_is_where_the_bound_is_not_behind_it(make_topic: Topics) ->
         slices = slices_of(reader)
         assert state_after(reader, slices)[f"kafka:{topic}/0"].offset == 4
     assert values(slices) == numbered(4)
+
+
+def test_a_bound_among_markers_is_where_the_position_stops(make_topic: Topics) -> None:
+    topic = make_topic()
+    produce(make_topic.bootstrap, topic, numbered(3))
+    transaction(make_topic.bootstrap, topic, numbered(5), commit=False)
+    with opened(kafka(make_topic.bootstrap, topic, until={topic: {0: 5}})) as reader:
+        slices = slices_of(reader)
+        assert state_after(reader, slices)[f"kafka:{topic}/0"].offset == 5
+    assert values(slices) == numbered(3)
 
 
 def test_an_end_too_far_on_is_cut_with_a_warning(

@@ -156,6 +156,7 @@ def test_a_topic_that_is_re_created_under_a_running_reader_is_noticed(
             return
         slices = slices_until(reader, lambda s: bool(s) and s[-1].next_offset == 150)
     kept = [i for i, s in enumerate(slices) if s.resets][-1]
+    assert (slices[kept].start, slices[kept].next_offset) == (0, 0)
     assert values(slices[kept:]) == numbered(150, start=1000)
     for s in slices:
         position = position.advance(s)
