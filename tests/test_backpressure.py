@@ -168,6 +168,29 @@ def test_a_slice_that_overtook_a_stuck_one_is_not_kept_once_it_was_taken() -> No
     assert kept == []
 
 
+def test_few_slices_are_let_in_before_it_is_known_how_much_the_stages_inflate_them() -> None:
+    opened = threading.Event()
+
+    def slow(columns: Columns) -> Columns:
+        opened.wait(60)
+        return columns
+
+    source = Endless()
+    plan = Plan(
+        source=source,
+        stages=[Map("slow", slow)],
+        positions={},
+        owns=lambda split: True,
+        run=Run(),
+        workers=(2, 2),
+    )
+    feed = ThreadEngine().start(plan)
+    given = settled(lambda: source.given)
+    opened.set()
+    feed.close()
+    assert given <= 6 * 10_000
+
+
 def test_a_full_window_never_locks_out_the_split_whose_turn_it_is() -> None:
     source = Endless(splits=3)
     of = Pipeline(source).batch(64).loader(max_bytes=50_000, order="deterministic")

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forebay import Loader, Pipeline, StateError, merge_states
+from forebay import Loader, Pipeline, Position, Slice, StateError, merge_states
+from forebay.state import State
 from forebay.testing import MemorySource
 
 TEN = {"a": list(range(40)), "b": list(range(100, 140))}
@@ -79,6 +80,30 @@ def test_a_state_of_64_splits_is_at_most_10_kilobytes_of_json() -> None:
     first = loader(data)
     list(first)
     assert len(json.dumps(first.state_dict())) < 10_000
+
+
+def test_tokens_are_listed_once_and_come_back_to_their_splits() -> None:
+    old, new = {"epoch": 1}, {"epoch": 2}
+    positions = {
+        "a": Position(1, token=old),
+        "b": Position(2, token=new),
+        "c": Position(3, token=old),
+    }
+    state = json.loads(json.dumps(State(splits=positions).to_json()))
+    assert state["tokens"] == [old, new]
+    assert State.from_json(state).splits == positions
+
+
+def test_a_position_keeps_its_token_until_a_slice_brings_another() -> None:
+    def moved(start: int, token: Any) -> Slice:
+        nothing = np.zeros(0, np.int64)
+        return Slice(
+            split="a", columns={}, offsets=nothing, start=start, next_offset=start + 1, token=token
+        )
+
+    position = Position(0).advance(moved(0, {"epoch": 1})).advance(moved(1, None))
+    assert position == Position(2, token={"epoch": 1})
+    assert position.advance(moved(2, {"epoch": 2})).token == {"epoch": 2}
 
 
 def test_loading_a_state_after_the_start_is_refused() -> None:
