@@ -72,13 +72,16 @@ class Intake:
         self._feed.want(want)
         try:
             while not self._stopping():
-                if not want and self._starving() and self._feed.full:
+                beyond = not want and self._starving() and self._feed.full
+                if beyond:
                     self._go_beyond()
                 exhausted = self._feed.exhausted() if want else ()
                 s = self._feed.take(_WAIT_SECONDS)
                 if s is not None:
                     self.last = s
                     self._splits.add(s.split)
+                    if beyond:
+                        self._feed.want(())  # until the next call nothing more
                     self._meter.count(s)
                     return s
                 if self._feed.done or (want and set(want) <= set(exhausted)):
