@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
+from forebay_kafka.cluster import earliest
 
 ADMIN_SECONDS = 20.0
 
@@ -35,6 +37,22 @@ class Topics:
     ) -> None:
         topic = NewTopic(name, partitions, replicas, config=config or {})
         self.admin.create_topics([topic], operation_timeout=ADMIN_SECONDS)[name].result()
+        self._wait_until_served(name, partitions)
+
+    def _wait_until_served(self, name: str, partitions: int) -> None:
+        """A broker answers for a topic a moment after its controller has made it."""
+        deadline = time.monotonic() + ADMIN_SECONDS
+        while not self._served(name, partitions):
+            assert time.monotonic() < deadline, f"the broker does not know topic {name!r}"
+            time.sleep(0.02)
+
+    def _served(self, name: str, partitions: int) -> bool:
+        wanted = {TopicPartition(name, p): earliest() for p in range(partitions)}
+        try:
+            answers = [f.result(ADMIN_SECONDS) for f in self.admin.list_offsets(wanted).values()]
+        except KafkaException:
+            return False
+        return len(answers) == partitions
 
     def recreate(self, name: str, partitions: int = 1) -> None:
         """Delete a topic and make it anew; brokers free a name some time after the deletion."""
