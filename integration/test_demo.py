@@ -14,6 +14,18 @@ import pytest
 DEMO = [sys.executable, "-m", "forebay.cli", "demo"]
 
 
+def running_demo(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A demo in the middle of its first act, and the processes it has started."""
+    environment = {"TMPDIR": str(folder), "PATH": "/usr/bin:/bin"}
+    demo = subprocess.Popen(DEMO, stdout=subprocess.PIPE, env=environment, text=True)
+    assert demo.stdout is not None
+    while "loop written by hand" not in demo.stdout.readline():
+        assert demo.poll() is None
+    children = psutil.Process(demo.pid).children(recursive=True)
+    assert len(children) >= 3
+    return demo, children
+
+
 @pytest.mark.timeout(300)
 def test_the_demo_kills_resumes_and_counts_every_picture_once(tmp_path: Path) -> None:
     small = ["--json", "--images", "3000", "--rate", "3000", "--folder", str(tmp_path / "run")]
@@ -28,14 +40,16 @@ def test_the_demo_kills_resumes_and_counts_every_picture_once(tmp_path: Path) ->
 
 
 @pytest.mark.timeout(120)
+def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
+    demo, children = running_demo(tmp_path)
+    demo.kill()
+    demo.communicate()
+    assert psutil.wait_procs(children, timeout=20)[1] == []
+
+
+@pytest.mark.timeout(120)
 def test_an_interrupted_demo_leaves_no_process_and_no_file(tmp_path: Path) -> None:
-    environment = {"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    demo = subprocess.Popen(DEMO, stdout=subprocess.PIPE, env=environment, text=True)
-    assert demo.stdout is not None
-    while "loop written by hand" not in demo.stdout.readline():
-        assert demo.poll() is None
-    children = psutil.Process(demo.pid).children(recursive=True)
-    assert len(children) >= 3
+    demo, children = running_demo(tmp_path)
     demo.send_signal(signal.SIGINT)
     demo.communicate()
     assert demo.returncode == 130

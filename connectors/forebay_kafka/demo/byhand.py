@@ -18,6 +18,7 @@ import torch
 from confluent_kafka import Consumer, Message, TopicPartition
 from numpy.typing import NDArray
 
+from forebay_kafka.demo.leash import end_with_parent
 from forebay_kafka.demo.producer import KEY
 from forebay_kafka.demo.task import BATCH, SIZE, Task
 from forebay_kafka.demo.trainer import Job
@@ -75,4 +76,5 @@ def _decoded(message: Message) -> tuple[NDArray[np.uint8], int] | None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     train(msgspec.json.decode(sys.argv[1], type=Task))

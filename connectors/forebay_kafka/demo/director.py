@@ -251,7 +251,7 @@ class _Child:
                 f"forebay_kafka.demo.{module}",
                 msgspec.json.encode(argument).decode(),
             ],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # never written to: its end is the parent's
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -298,7 +298,7 @@ class _Child:
         self._process.wait()
         for reader in self._readers:
             reader.join()
-        for stream in (self._process.stdout, self._process.stderr):
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from confluent_kafka import Producer
 
+from forebay_kafka.demo.leash import end_with_parent
 from forebay_kafka.demo.pictures import broken, picture
 
 _DISTINCT = 200
@@ -70,4 +71,5 @@ def _stock(rng: np.random.Generator) -> _Stock:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     produce(msgspec.json.decode(sys.argv[1], type=Order))

@@ -21,6 +21,7 @@ from forebay.columns import Columns, as_numpy
 from forebay.letterbox import FolderSink
 from forebay.runlog import RunLog
 from forebay_kafka import KafkaSource
+from forebay_kafka.demo.leash import end_with_parent
 from forebay_kafka.demo.pictures import SHAPES
 from forebay_kafka.demo.producer import KEY
 from forebay_kafka.demo.task import BATCH, SIZE, Task
@@ -178,4 +179,5 @@ class _Reporter:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     train(msgspec.json.decode(sys.argv[1], type=Task))
