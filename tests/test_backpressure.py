@@ -200,6 +200,19 @@ def test_a_full_window_never_locks_out_the_split_whose_turn_it_is() -> None:
     assert given == [("s0",), ("s1",), ("s2",)] * 2
 
 
+def test_the_end_of_one_split_is_noticed_while_the_window_is_full_of_others() -> None:
+    source = MemorySource({"long": list(range(2_000)), "short": [1, 2, 3]})
+    of = Pipeline(source).batch(100).loader(max_bytes=10_000, order="deterministic")
+    assert sum(b.rows for b in of) == 2_003
+
+
+def test_no_more_batches_than_prefetch_says_wait_for_the_trainer() -> None:
+    with Pipeline(Endless()).batch(10).loader(prefetch=3) as of:
+        next(iter(batches := iter(of)))
+        assert settled(lambda: of.stats().ready_batches) == 3
+        next(batches)
+
+
 def test_a_shuffle_window_larger_than_the_bound_is_cut_short_not_waited_for() -> None:
     of = Pipeline(Endless()).shuffle(10_000).batch(10).loader(max_bytes=200_000)
 

@@ -92,6 +92,13 @@ def test_the_budget_stops_the_run_once_and_names_the_last_failure() -> None:
         list(loader(ListSink(), range(2_000), share=0.05, minimum=500))
 
 
+def test_the_failure_that_spent_the_budget_is_a_letter_too() -> None:
+    sink = ListSink()
+    with pytest.raises(ErrorBudgetExceeded) as e:
+        list(loader(sink, [*range(1, 3), *[3] * 200], share=0.05, minimum=1))
+    assert f"a@{sink.letters[-1].failure.offset}:" in str(e.value)
+
+
 def test_a_run_of_nothing_but_bad_records_ends_and_does_not_spin() -> None:
     sink = ListSink()
     of = loader(sink, [3] * 10_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -91,6 +91,34 @@ def test_splits_read_to_their_end_are_exhausted_once_all_was_taken(engine: Engin
     feed.close()
 
 
+def test_a_split_of_which_a_slice_is_still_in_a_stage_is_not_exhausted(engine: Engine) -> None:
+    opened, end_seen = threading.Event(), threading.Event()
+
+    class Watched(MemoryReader):
+        def finished_splits(self) -> Collection[str]:
+            finished = super().finished_splits()
+            if "a" in finished:
+                end_seen.set()
+            return finished
+
+    class Source(MemorySource):
+        def open(self, positions: Any, owns: Any) -> MemoryReader:
+            return Watched(self, {"a": Position(0, base=0)})
+
+    def slow(columns: Columns) -> Columns:
+        opened.wait(60)
+        return columns
+
+    feed = engine.start(plan(source=Source({"a": [1, 2, 3]}), stages=[Map("slow", slow)]))
+    assert end_seen.wait(30)
+    assert feed.take(0.1) is None
+    assert set(feed.exhausted()) == set()
+    opened.set()
+    drained(feed)
+    assert set(feed.exhausted()) == {"a"}
+    feed.close()
+
+
 def test_take_returns_none_within_its_timeout_while_nothing_comes(engine: Engine) -> None:
     feed = engine.start(plan({"a": []}, bounded=False))
     assert feed.take(0.05) is None
@@ -161,11 +189,20 @@ def test_workers_can_be_added_and_taken_away_within_the_bounds(engine: Engine) -
 
 
 def test_closing_leaves_no_thread_and_closes_the_reader(engine: Engine) -> None:
+    opened: list[MemoryReader] = []
+
+    class Source(MemorySource):
+        def open(self, positions: Any, owns: Any) -> MemoryReader:
+            opened.append(super().open(positions, owns))
+            return opened[-1]
+
     before = threading.active_count()
-    feed = engine.start(plan(bounded=False))
+    feed = engine.start(plan(source=Source(DATA, bounded=False)))
     feed.take(1.0)
+    assert [reader.closed for reader in opened] == [False]
     feed.close()
     assert threading.active_count() == before
+    assert [reader.closed for reader in opened] == [True]
 
 
 class Beginning(MemoryReader):

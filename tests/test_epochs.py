@@ -101,3 +101,22 @@ def test_epochs_in_committed_mode_rewind_only_once_the_pass_was_committed() -> N
     assert of.state_dict()["pass"] == 0
     of.commit(6)
     assert of.state_dict()["pass"] == 1
+
+
+def test_a_resume_inside_a_shuffle_window_keeps_where_the_next_pass_begins() -> None:
+    def run() -> Loader:
+        source = MemorySource({"a": list(range(46))})
+        return Pipeline(source).shuffle(20).batch(8).loader(passes=2)
+
+    first = run()
+    seen = values([b for _, b in zip(range(4), first, strict=False)])
+    again = run()
+    again.load_state_dict(first.state_dict())
+    assert sorted(seen + values(again)) == list(range(46))
+    assert sorted(values(again)) == list(range(46))
+
+
+def test_shuffle_windows_that_follow_each_other_are_permuted_differently() -> None:
+    pipeline = Pipeline(MemorySource({"a": list(range(40))})).shuffle(20).batch(20)
+    first, second = (b["value"] for b in pipeline.loader())
+    assert first.tolist() != (second - 20).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from forebay import Loader, Pipeline, Plan, Position, Slice, ThreadEngine
 from forebay.columns import Columns
 from forebay.rng import Run
 from forebay.stage import Map
+from forebay.state import State
 from forebay.testing import MemoryReader, MemorySource
 
 
@@ -136,3 +137,22 @@ def test_a_split_that_begins_anew_does_so_in_its_turn_of_the_deterministic_order
     assert [v for v in rows if v < 1_000] == data["a"]
     assert state == {"offset": 1_200, "base": 1_000}
     assert given(50) == given(100) == (rows, state)
+
+
+def test_a_split_that_begins_anew_is_read_whole_though_its_old_position_was_beyond() -> None:
+    class Resumed(MemorySource):
+        def open(self, positions: Any, owns: Any) -> MemoryReader:
+            return Shrunk(self, {"a": replace(positions["a"], offset=0)})
+
+    class Shrunk(MemoryReader):
+        def positions(self) -> Mapping[str, Position]:
+            return {"a": Position(50, base=0)}
+
+        def poll(self, timeout: float) -> Slice | None:
+            s = super().poll(timeout)
+            return s if s is None else replace(s, resets=s.start == 0)
+
+    of = Pipeline(Resumed({"a": list(range(80))})).batch(10).loader()
+    of.load_state_dict(State(splits={"a": Position(50, base=0)}).to_json())
+    assert values(list(of)) == list(range(80))
+    assert of.state_dict()["splits"]["a"] == {"offset": 80, "base": 0}

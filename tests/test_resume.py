@@ -170,6 +170,23 @@ def test_ranks_share_the_splits_and_may_change_in_number(
     assert Counter(seen) == Counter(rows(loader(pipeline)))
 
 
+def test_windows_that_two_ranks_left_open_survive_a_state_after_any_batch() -> None:
+    seen: list[tuple[Any, ...]] = []
+    states = []
+    for rank in range(2):
+        got, state = stopped_after(2, loader("plain", shuffle=25, rank=rank, world_size=2))
+        seen += got
+        states.append(state)
+    merged = merge_states(states)
+    assert len(merged["open_windows"]) == 2
+    for stop in range(1, 10):
+        of = loader("plain", shuffle=25, size=3)
+        of.load_state_dict(merged)
+        got, state = stopped_after(stop, of)
+        rest = resumed(state, loader("plain", shuffle=25))
+        assert Counter(seen + got + rest) == Counter(rows(loader("plain"))), stop
+
+
 @pytest.mark.parametrize("shuffle", [0, 20])
 def test_the_deterministic_order_is_the_same_for_any_timing_and_across_a_restart(
     shuffle: int,

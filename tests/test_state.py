@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forebay import Loader, Pipeline, Position, Slice, StateError, merge_states
+from forebay import Loader, Pipeline, Position, Slice, SourceError, StateError, merge_states
 from forebay.state import State
-from forebay.testing import MemorySource
+from forebay.testing import Fail, MemorySource
 
 TEN = {"a": list(range(40)), "b": list(range(100, 140))}
 
@@ -183,3 +183,19 @@ def test_committing_more_than_was_yielded_is_refused() -> None:
     next(iter(first))
     with pytest.raises(StateError, match=r"commit\(2\), but 1 yielded"):
         first.commit(2)
+
+
+def test_batches_yielded_before_an_error_or_another_state_cannot_be_committed_after_it() -> None:
+    source = MemorySource({"a": [*range(16), Fail("gone"), *range(16, 40)]})
+    of = Pipeline(source).batch(8).loader(state_of="committed")
+    batches = iter(of)
+    assert values([next(batches), next(batches)]) == list(range(16))
+    with pytest.raises(SourceError):
+        next(batches)
+    assert values([next(batches)]) == list(range(8))
+    with pytest.raises(StateError, match="1 yielded"):
+        of.commit(2)
+    of.close()
+    of.load_state_dict(of.state_dict())
+    with pytest.raises(StateError, match="0 yielded"):
+        of.commit()

@@ -31,17 +31,13 @@ class _End:
     error: BaseException | None = None
 
 
-# Progress without a batch that may wait: each holds a slice and its dead letters.
-_MOST_PROGRESS = 64
-
-
 class Prefetcher:
     """Runs ``produce`` in a thread, at most ``depth`` batches ahead of ``get``.
 
     Args:
         produce: gives what the trainer is to get, in order; ends, or raises ``Stopped`` once
             ``stopping`` is true.
-        depth: batches that may wait. Progress without a batch takes none of their places.
+        depth: batches that may wait; progress without a batch takes no place.
     """
 
     def __init__(self, produce: Callable[[Prefetcher], Iterator[Ready]], depth: int) -> None:
@@ -89,8 +85,9 @@ class Prefetcher:
     def drop(self) -> None:
         """Say that what ``get`` gave is dealt with."""
         with self._lock:
-            self._batches -= self._ready.popleft().batch is not None
-            self._emptied.notify()
+            if self._ready.popleft().batch is not None:
+                self._batches -= 1
+                self._emptied.notify()
 
     def stop(self) -> None:
         """Ask the thread to end; ``produce`` may still be waiting for its next slice."""
@@ -119,7 +116,7 @@ class Prefetcher:
     def _put(self, ready: Ready) -> None:
         began = time.monotonic()
         with self._lock:
-            while not self._has_place(ready) and not self._stop:
+            while self._batches >= self._depth and ready.batch is not None and not self._stop:
                 self._emptied.wait()
             self.waited_for_room_seconds += time.monotonic() - began
             if self._stop:
@@ -127,8 +124,3 @@ class Prefetcher:
             self._batches += ready.batch is not None
             self._ready.append(ready)
             self._filled.notify()
-
-    def _has_place(self, ready: Ready) -> bool:
-        if ready.batch is not None:
-            return self._batches < self._depth
-        return len(self._ready) - self._batches < _MOST_PROGRESS
