@@ -154,3 +154,34 @@ def test_slices_without_rows_take_no_memory_in_the_budget() -> None:
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used < 100_000
+
+
+def test_letters_of_every_stage_are_kept() -> None:
+    def no_sevens(columns: Columns) -> Columns:
+        if (np.asarray(columns["doubled"]) % 20 == 14).any():
+            raise ValueError("ends in 7")
+        return columns
+
+    sink = ListSink()
+    pipeline = Pipeline(MemorySource({"a": list(range(100))})).map(fussy).map(no_sevens)
+    list(pipeline.dead_letters(sink, ErrorBudget(share=1.0)).batch(8).loader())
+    by_stage = {letter.failure.offset: letter.failure.stage for letter in sink.letters}
+    sevens = dict.fromkeys(range(7, 100, 10), "no_sevens")
+    assert by_stage == {**dict.fromkeys(range(3, 100, 10), "fussy"), **sevens}
+
+
+def test_a_burst_of_bad_records_spends_the_budget_however_long_all_was_well() -> None:
+    good = [0] * 20_000
+    budget = {"share": 0.1, "window": 1_000}
+    with pytest.raises(ErrorBudgetExceeded):
+        list(loader(ListSink(), [*good, *[3] * 200], **budget))
+    rare = [*[3] * 50, *good, *[3] * 50, *good]
+    assert sum(b.rows for b in loader(ListSink(), rare, **budget)) == 40_000
+
+
+def test_closing_makes_letters_durable() -> None:
+    sink = ListSink()
+    with loader(sink) as of:
+        next(iter(of))
+        assert sink.durable == 0
+    assert sink.durable == len(sink.letters) > 0

@@ -64,6 +64,7 @@ def test_the_state_remembers_what_was_overtaken_and_a_resume_brings_exactly_that
     batches = iter(first)
     got = values([next(batches) for _ in range(8)])
     state = first.state_dict()
+    assert sum(first.lag().values()) == 10
     gate.opened.set()
     first.close()
     at = state["splits"]["a"]

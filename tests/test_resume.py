@@ -201,6 +201,18 @@ def test_the_deterministic_order_is_the_same_for_any_timing_and_across_a_restart
         assert seen + resumed(state, run(workers=1, slice_rows=64)) == whole
 
 
+def test_what_was_read_beyond_an_open_window_comes_after_it_in_the_order_of_its_split() -> None:
+    _, state = stopped_after(1, loader("plain", shuffle=10))
+    beyond = {k: p["offset"] for k, p in state["open_windows"][0]["splits"].items()}
+    of = loader("plain", slice_rows=1)
+    of.load_state_dict(state)
+    with of:
+        given = rows(of)
+    for split in beyond:
+        offsets = [row[1] for row in given if row[0] == split and row[1] >= beyond[split]]
+        assert offsets == list(range(beyond[split], len(SPLITS[split])))
+
+
 def test_each_split_keeps_its_own_order_in_split_order() -> None:
     given = rows(loader("all", workers=4))
     for split in SPLITS:
