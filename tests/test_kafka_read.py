@@ -78,7 +78,7 @@ def test_tombstones_can_be_left_out_and_their_offsets_still_count(make_topic: To
     assert (slices[0].start, slices[-1].next_offset) == (0, 3)
 
 
-@pytest.mark.parametrize(("size", "kind"), [(10, pa.Array), (1000, pa.Array), (5000, np.ndarray)])
+@pytest.mark.parametrize(("size", "kind"), [(10, pa.Array), (450, pa.Array), (1000, np.ndarray)])
 def test_large_values_stay_where_the_client_put_them(
     make_topic: Topics, size: int, kind: type
 ) -> None:
@@ -87,6 +87,15 @@ def test_large_values_stay_where_the_client_put_them(
     produce(make_topic.bootstrap, topic, sent)
     slices = read(kafka(make_topic.bootstrap, topic))
     assert isinstance(slices[0].columns["value"], kind)
+    assert values(slices) == sent
+
+
+def test_large_values_come_as_arrow_where_that_is_asked_for(make_topic: Topics) -> None:
+    topic = make_topic()
+    sent = [bytes([i]) * 5000 for i in range(20)]
+    produce(make_topic.bootstrap, topic, sent)
+    slices = read(kafka(make_topic.bootstrap, topic, payload="arrow"))
+    assert isinstance(slices[0].columns["value"], pa.Array)
     assert values(slices) == sent
 
 

@@ -37,10 +37,10 @@ _OFFSET: Callable[[Message], int] = Message.offset  # type: ignore[assignment]
 _TIMESTAMP: Callable[[Message], tuple[int, int]] = Message.timestamp
 _BINARY = pa.binary()
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-# Values of this mean size and more stay where the client put them: copying a 30 KB image costs
-# more than all else that happens to it here.
-_OBJECTS_FROM = 2048
-# From this mean size on, joining the bytes beats pyarrow, whose allocator takes fresh pages.
+# Values of this mean size and more stay where the client put them. Decode stages read them one by
+# one, so joining them into an Arrow column would only be undone: a copy, and its fresh pages.
+_OBJECTS_FROM = 512
+# From this mean size on, joining bytes beats pyarrow's own conversion.
 _JOIN_FROM = 400
 # Records that come one by one are gathered for this long into one run.
 _LINGER_SECONDS = 0.01

@@ -61,7 +61,7 @@ class KafkaSource:
     payload: Payload = field(default="auto", kw_only=True)
     """The form of ``value``: ``"arrow"`` (binary), ``"objects"`` (an object array of the bytes
     that the client made, not copied), or ``"auto"``: objects where the first records of a topic
-    have 2 KB or more on average."""
+    have half a KB or more on average."""
     slice_rows: int = field(default=500, kw_only=True)
     slice_bytes: int = field(default=4 << 20, kw_only=True)
     """Most bytes of values in a slice; larger slices lose more to page faults than they save."""
