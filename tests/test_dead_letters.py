@@ -79,6 +79,12 @@ def test_letters_are_durable_before_a_state_that_covers_them_is_given() -> None:
     assert sink.durable == 1
 
 
+def test_letters_are_durable_at_the_end_of_the_data_though_nobody_asks_for_a_state() -> None:
+    sink = ListSink()
+    list(loader(sink))
+    assert sink.durable == len(sink.letters) == 10
+
+
 def test_letters_after_the_last_good_row_are_kept_too() -> None:
     sink = ListSink()
     of = loader(sink, [1, 2, 13, 23])

@@ -98,9 +98,7 @@ class Loader(IterableDataset[Batch]):
         Raises:
             SourceError: dead letters that it covers could not be stored.
         """
-        if self._counts.letters_to_flush and self._sink is not None:
-            self._sink.flush()
-            self._counts.letters_to_flush = False
+        self._flush_letters()
         return self._state.to_json()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -196,6 +194,7 @@ class Loader(IterableDataset[Batch]):
             self._counts.wait_seconds += time.monotonic() - began
         if ready is None or batch is None:
             self._end_pass(session)
+            self._flush_letters()
             return None
         assert ready.progress is not None
         session.prefetcher.drop()
@@ -316,6 +315,11 @@ class Loader(IterableDataset[Batch]):
         if self._sink is not None:
             self._sink.write([Letter(split=split, failure=f) for split, f in failures])
             self._counts.letters = self._counts.letters_to_flush = True
+
+    def _flush_letters(self) -> None:
+        if self._counts.letters_to_flush and self._sink is not None:
+            self._sink.flush()
+            self._counts.letters_to_flush = False
 
 
 class LoaderIterator(Iterator[Batch]):
