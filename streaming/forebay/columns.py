@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from forebay.errors import ConfigError
+
 Column: TypeAlias = "pa.Array[Any] | NDArray[Any]"
 Columns: TypeAlias = Mapping[str, Column]
 Indices: TypeAlias = "NDArray[np.int64]"
@@ -72,6 +74,21 @@ def concat(parts: Sequence[Columns]) -> dict[str, Column]:
         if part.keys() != parts[0].keys():
             raise ValueError(f"parts have different columns: {sorted(names)} and {sorted(part)}")
     return {name: _concat_column(name, [part[name] for part in parts]) for name in names}
+
+
+def joined(parts: Sequence[Columns]) -> dict[str, Column]:
+    """``concat`` for rows that different slices gave.
+
+    Raises:
+        ConfigError: the parts do not fit together; names the column and the way out.
+    """
+    try:
+        return concat(parts)
+    except ValueError as e:
+        raise ConfigError(
+            f"the rows of a batch do not fit together: {e}. Let the stages give every row the same "
+            "columns and types, for row functions with schema=."
+        ) from e
 
 
 def as_numpy(column: Column) -> NDArray[Any]:

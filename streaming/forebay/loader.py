@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
 from forebay.batcher import Batching, Group, Origins, groups
-from forebay.columns import Columns, as_numpy, concat, map_columns
+from forebay.columns import Columns, as_numpy, joined, map_columns
 from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink
 from forebay.engine import Feed, Plan
 from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, StateError
@@ -439,7 +439,7 @@ class _Session:
         return batch.pin_memory() if self._pin else batch
 
     def _transformed(self, parts: Sequence[Columns], origins: Origins) -> Columns:
-        columns: Columns = map_columns(concat(parts), as_numpy)
+        columns: Columns = map_columns(joined(parts), as_numpy)
         splits = np.array([zlib.crc32(name.encode()) for name in origins.splits], np.int64)
         keys = origins.offsets + (splits[origins.split_index] << 31)
         for i, fn in enumerate(self._batch_fns):

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.columns import Columns, Indices, concat, take
+from forebay.columns import Columns, Indices, joined, take
 from forebay.errors import StateError
 from forebay.rng import permutation
 from forebay.slice import Failure, Slice
@@ -135,7 +135,7 @@ class WindowSupply:
         _check_rows(ordered, window)
         filled = [s for s in ordered if len(s)]
         self._names = sorted(window.after)
-        self._columns = concat([s.columns for s in filled]) if filled else {}
+        self._columns = joined([s.columns for s in filled]) if filled else {}
         self._offsets = _joined([s.offsets for s in filled])
         place = {name: i for i, name in enumerate(self._names)}
         self._split_index = np.repeat(

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from forebay.batcher import Origins
-from forebay.columns import Column, Columns, as_numpy, concat
+from forebay.columns import Column, Columns, as_numpy, joined
 from forebay.errors import ConfigError
 from forebay.options import Ragged
 
@@ -49,13 +49,7 @@ def to_batch(parts: Sequence[Columns], rows: int, origins: Origins, ragged: Ragg
     Raises:
         ConfigError: the parts have different columns or types; the message says which.
     """
-    try:
-        columns = concat(parts)
-    except ValueError as e:
-        raise ConfigError(
-            f"the rows of a batch do not fit together: {e}. Let the stages give every row the same "
-            "columns and types, for row functions with schema=."
-        ) from e
+    columns = joined(parts)
     batch = Batch()
     for name, column in columns.items():
         batch.update(_tensor(name, column, ragged))
