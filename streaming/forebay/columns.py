@@ -21,7 +21,6 @@ from forebay.errors import ConfigError
 Column: TypeAlias = "pa.Array[Any] | NDArray[Any]"
 Columns: TypeAlias = Mapping[str, Column]
 Indices: TypeAlias = "NDArray[np.int64]"
-Mask: TypeAlias = "NDArray[np.bool_]"
 
 # Arrow's 32-bit offsets end at 2 GiB; joined binary columns change to 64-bit ones well before.
 _LARGE_FROM = 1 << 30

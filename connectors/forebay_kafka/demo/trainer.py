@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from forebay import Batch, ErrorBudget, Loader, Pipeline, augment, checkpoint, decode
+from forebay import ErrorBudget, Loader, Pipeline, augment, checkpoint, decode
 from forebay.columns import Columns, as_numpy
 from forebay.letterbox import FolderSink
 from forebay.runlog import RunLog
@@ -114,7 +114,7 @@ def train(task: Task) -> None:
             log.step(step, batch["id"].tolist())
             if step % SAVE_EVERY == 0:
                 _save(task, job, loader, step)
-            reporter.tick(step, batch)
+            reporter.tick(step)
         _save(task, job, loader, step)
     reporter.say(step)
 
@@ -151,9 +151,8 @@ class _Reporter:
     def __init__(self, loader: Loader, job: Job) -> None:
         self._loader, self._job = loader, job
         self._next = 0.0
-        self._lag: int | None = None
 
-    def tick(self, step: int, batch: Batch) -> None:
+    def tick(self, step: int) -> None:
         """Speak twice a second."""
         now = time.monotonic()
         if now >= self._next:
