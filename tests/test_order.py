@@ -157,3 +157,33 @@ def test_a_split_that_begins_anew_is_read_whole_though_its_old_position_was_beyo
     of.load_state_dict(State(splits={"a": Position(50, base=0)}).to_json())
     assert values(list(of)) == list(range(80))
     assert of.state_dict()["splits"]["a"] == {"offset": 80, "base": 0}
+
+
+class LateReader(MemoryReader):
+    """Its split ``b`` is found only while reading."""
+
+    def positions(self) -> Mapping[str, Position]:
+        return {k: p for k, p in super().positions().items() if k != "b" or p.offset}
+
+
+class LateSource(MemorySource):
+    def open(self, positions: Mapping[str, Position], owns: Any) -> MemoryReader:
+        reader = super().open(positions, owns)
+        reader.__class__ = LateReader
+        return reader
+
+
+def test_the_state_knows_where_a_split_began_that_was_found_while_reading() -> None:
+    gate = Gate(100)
+    source = LateSource({"a": list(range(30)), "b": list(range(100, 130))}, slice_rows=5)
+    pipeline = Pipeline(source).map(gate, name="gate").batch(10)
+    first = pipeline.loader(order="arrival", workers=2)
+    batches = iter(first)
+    got = values([next(batches) for _ in range(5)])
+    assert set(got) & set(range(100, 105)) == set()
+    state = first.state_dict()
+    gate.opened.set()
+    first.close()
+    with pipeline.loader(order="arrival", workers=2) as second:
+        second.load_state_dict(state)
+        assert sorted(got + values(list(second))) == [*range(30), *range(100, 130)]

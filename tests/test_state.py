@@ -49,6 +49,30 @@ def test_two_states_taken_without_a_batch_between_are_equal() -> None:
     assert first.state_dict() == first.state_dict()
 
 
+def at(start: int, stop: int, file: int) -> Slice:
+    offsets = np.arange(start, stop, dtype=np.int64)
+    return Slice(
+        split="a",
+        columns={"value": offsets},
+        offsets=offsets,
+        start=start,
+        next_offset=stop,
+        token={"file": file},
+    )
+
+
+def test_every_range_keeps_the_token_that_is_valid_where_it_begins() -> None:
+    position = Position(0, token={"file": 0}).advance(at(0, 4, 0)).advance(at(10, 14, 2))
+    assert position.low_token == {"file": 0}
+    assert [r.token for r in position.undelivered()] == [{"file": 0}, {"file": 2}]
+    filled = position.advance(at(4, 7, 1))
+    assert filled.low == 7
+    assert filled.low_token == {"file": 1}
+    assert filled.token == {"file": 2}
+    saved = json.loads(json.dumps(State(splits={"a": filled}).to_json()))
+    assert State.from_json(saved).splits["a"] == filled
+
+
 def test_a_state_saved_at_the_end_resumes_to_nothing() -> None:
     first = loader()
     assert len(list(first)) == 10

@@ -23,6 +23,20 @@ class Range(NamedTuple):
     start: int
     stop: int
     skip: int = 0
+    token: Token | None = None
+    """Valid at ``start``."""
+
+    def to_json(self, offset: int) -> list[Any]:
+        """Plain JSON, relative to the offset of the position."""
+        numbers = [offset - self.start, self.stop - self.start, self.skip]
+        return numbers if self.token is None else [*numbers, dict(self.token)]
+
+    @classmethod
+    def from_json(cls, offset: int, d: Any) -> Range:
+        """The inverse of ``to_json``."""
+        back, length, skip, *token = d
+        start = offset - _integer(back)
+        return cls(start, start + _integer(length), _integer(skip), token[0] if token else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,7 @@ class Position:
     pending: tuple[Range, ...] = ()
     """Ranges before ``offset`` that were overtaken: ordered, apart, not yet delivered."""
     token: Token | None = None
+    """Valid at ``offset``; a pending range has its own."""
     base: int | None = None
     """The first offset of the split that this run ever read."""
 
@@ -43,10 +58,15 @@ class Position:
         """The oldest offset that was not wholly delivered: where reading must begin."""
         return self.pending[0].start if self.pending else self.offset
 
+    @property
+    def low_token(self) -> Token | None:
+        """The token that is valid at ``low``."""
+        return self.pending[0].token if self.pending else self.token
+
     def undelivered(self) -> Iterator[Range]:
         """The ranges still to be delivered, the last one open-ended."""
         yield from self.pending
-        yield Range(self.offset, _END_OF_TIME, self.skip)
+        yield Range(self.offset, _END_OF_TIME, self.skip, self.token)
 
     def remaining(self, s: Slice) -> list[Slice]:
         """The parts of ``s`` that were not delivered, each of one contiguous range."""
@@ -60,14 +80,18 @@ class Position:
     def advance(self, s: Slice) -> Position:
         """The position after ``s``, too, was delivered."""
         if s.resets:
-            return Position(s.start, base=s.start).advance(replace(s, resets=False))
+            fresh = Position(s.start, token=s.token, base=s.start)
+            return fresh.advance(replace(s, resets=False))
         pending = list(_without(self.pending, s))
         offset, skip = self.offset, self.skip
         if s.start > offset:
-            pending.append(Range(offset, s.start, skip))
+            pending.append(Range(offset, s.start, skip, self.token))
+        token = self.token
+        if s.next_offset >= offset:
+            token = s.token or token
         if s.next_offset > offset or (s.next_offset == offset and s.skip > skip):
             offset, skip = s.next_offset, s.skip
-        return Position(offset, skip, tuple(pending), s.token or self.token, self.base)
+        return Position(offset, skip, tuple(pending), token, self.base)
 
     def covers(self, other: Position) -> bool:
         """Whether everything that ``other`` says was delivered is delivered here, too."""
@@ -81,7 +105,7 @@ class Position:
         if self.skip:
             out["skip"] = self.skip
         if self.pending:
-            out["pending"] = [[self.offset - a, b - a, n] for a, b, n in self.pending]
+            out["pending"] = [r.to_json(self.offset) for r in self.pending]
         if self.token:
             out["token"] = dict(self.token)
         if self.base is not None:
@@ -97,10 +121,7 @@ class Position:
         """
         try:
             offset = _integer(d["offset"])
-            pending = tuple(
-                Range(offset - _integer(back), offset - back + _integer(length), _integer(skip))
-                for back, length, skip in d.get("pending", ())
-            )
+            pending = tuple(Range.from_json(offset, r) for r in d.get("pending", ()))
             base = d.get("base")
             return cls(
                 offset,
@@ -223,7 +244,7 @@ class State:
             tokens = d.get("tokens", [])
             splits = {k: Position.from_json(k, p) for k, p in d["splits"].items()}
             return cls(
-                splits={k: replace(p, token=_found(p.token, tokens)) for k, p in splits.items()},
+                splits={k: _with_tokens(p, tokens) for k, p in splits.items()},
                 pass_index=_integer(d["pass"]),
                 windows=_integer(d.get("windows", 0)),
                 open_windows=tuple(Window.from_json(w) for w in d.get("open_windows", ())),
@@ -274,14 +295,25 @@ def _gathered_tokens(splits: Iterable[dict[str, Any]]) -> list[Token]:
     """The distinct tokens; each position is left with the place of its own in the list."""
     places: dict[str, int] = {}
     tokens: list[Token] = []
+
+    def place_of(token: Token) -> int:
+        place = places.setdefault(repr(token), len(tokens))
+        if place == len(tokens):
+            tokens.append(token)
+        return place
+
     for position in splits:
         if "token" in position:
-            token = position["token"]
-            place = places.setdefault(repr(token), len(tokens))
-            if place == len(tokens):
-                tokens.append(token)
-            position["token"] = place
+            position["token"] = place_of(position["token"])
+        for pending in position.get("pending", ()):
+            pending[3:] = map(place_of, pending[3:])
     return tokens
+
+
+def _with_tokens(p: Position, tokens: list[Token]) -> Position:
+    """The inverse of ``_gathered_tokens`` for one position."""
+    pending = tuple(r._replace(token=_found(r.token, tokens)) for r in p.pending)
+    return replace(p, token=_found(p.token, tokens), pending=pending)
 
 
 def _found(token: Any, tokens: list[Token]) -> Token | None:
@@ -295,10 +327,11 @@ def _without(pending: Iterable[Range], s: Slice) -> Iterator[Range]:
             yield r
             continue
         if r.start < s.start:
-            yield Range(r.start, s.start, r.skip)
+            yield Range(r.start, s.start, r.skip, r.token)
         if s.next_offset < r.stop:
             same = s.next_offset == r.start
-            yield Range(s.next_offset, r.stop, max(s.skip, r.skip) if same else s.skip)
+            skip = max(s.skip, r.skip) if same else s.skip
+            yield Range(s.next_offset, r.stop, skip, s.token or r.token)
 
 
 def _inside(inner: Range, outer: Range) -> bool:

@@ -232,7 +232,7 @@ class ThreadFeed:
             if finished != self._finished_splits:
                 self._finished_splits = finished
                 self._ready_changed.notify_all()
-        return self._plan.source.bounded and finished >= self.positions.keys()
+        return self._plan.source.bounded and finished >= self._by_split.keys()
 
     def _wait_for_room(self) -> bool:
         """Wait until something may be read, and tell the reader of which splits; False to stop."""
@@ -265,20 +265,26 @@ class ThreadFeed:
 
     def _admit(self, s: Slice) -> None:
         """Let a slice in, piece by piece as there is room."""
+        if s.split not in self._by_split:
+            # Its later slices may overtake this one: the state must know where the split begins.
+            self._admit_piece(replace(s.bare(), next_offset=s.start, skip=0, resets=False))
         for i, piece in enumerate(self._pieces(s)):
             if i and not self._wait_for_room():
                 return
-            with self._lock:
-                ticket = next(self._tickets)
-                task = _Task(replace(piece, ticket=ticket), _weight(piece), self._window.admitted)
-                self._window.admit(ticket, task.raw_bytes)
-                self._in_order.append(task)
-                self._by_split.setdefault(piece.split, deque()).append(task)
-                if self._plan.stages and len(piece):
-                    self._queue.append(task)
-                    self._work.notify()
-                    continue
-            self._complete(task, task.s, 0.0)
+            self._admit_piece(piece)
+
+    def _admit_piece(self, piece: Slice) -> None:
+        with self._lock:
+            ticket = next(self._tickets)
+            task = _Task(replace(piece, ticket=ticket), _weight(piece), self._window.admitted)
+            self._window.admit(ticket, task.raw_bytes)
+            self._in_order.append(task)
+            self._by_split.setdefault(piece.split, deque()).append(task)
+            if self._plan.stages and len(piece):
+                self._queue.append(task)
+                self._work.notify()
+                return
+        self._complete(task, task.s, 0.0)
 
     def _pieces(self, s: Slice) -> Iterator[Slice]:
         """The slice cut into tasks' worth of rows."""

@@ -1,0 +1,1 @@
+"""Delta Lake tables for Forebay: a snapshot and its tail as a source, sinks and recordings."""
