@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from forebay.batcher import Batching
 from forebay.deadletter import ErrorBudget, Sink
 from forebay.errors import ConfigError
 from forebay.options import LoaderOptions
+from forebay.recording import RecordedSource, Recorder
 from forebay.shuffle import Shuffle
 from forebay.source import Source
 from forebay.stage import (
@@ -55,6 +57,7 @@ class Pipeline:
     shuffling: Shuffle | None = None
     batching: Batching | None = None
     batch_fns: tuple[BatchFn, ...] = ()
+    recorder: Recorder | None = None
 
     def decode(self, stage: Stage, *, workers: Workers = None) -> Pipeline:
         """Add a decoder from ``forebay.decode``, or any other stage."""
@@ -119,6 +122,15 @@ class Pipeline:
         """Where records go that a stage cannot process, and how many may."""
         return replace(self, sink=sink, budget=budget or self.budget)
 
+    def record(self, recorder: Recorder | None) -> Pipeline:
+        """Store what the source gives as well, as it came, so that it can be read again.
+
+        No state is given before all that it covers is recorded.
+        """
+        if recorder is not None and not isinstance(recorder, Recorder):
+            raise ConfigError(f"{type(recorder).__name__} is no recorder: no portion and open()")
+        return replace(self, recorder=recorder)
+
     def shuffle(self, rows: int, *, seed: int = 0) -> Pipeline:
         """Permute the rows within windows of ``rows`` rows."""
         return replace(self, shuffling=Shuffle(rows=rows, seed=seed))
@@ -142,8 +154,10 @@ class Pipeline:
         options.setdefault("workers", self.workers)
         # Looked up only now: it brings torch, and whoever just builds or checks pipelines need
         # not wait for that.
-        return forebay.Loader(
-            self.source,
+        recorded = self.recorder is not None
+        make = import_module("forebay.recorded").RecordedLoader if recorded else forebay.Loader
+        loader: Loader = make(
+            self.source if self.recorder is None else RecordedSource(self.source, self.recorder),
             self.stages,
             self.batching,
             _options(options),
@@ -152,6 +166,7 @@ class Pipeline:
             sink=self.sink,
             budget=self.budget,
         )
+        return loader
 
     def _with(self, stage: Stage, workers: Workers) -> Pipeline:
         if any(s.name == stage.name for s in self.stages):
