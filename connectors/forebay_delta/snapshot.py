@@ -151,7 +151,8 @@ def _order(table: pa.Table | None, files: Sequence[DataFile]) -> NDArray[np.int6
     )
     if table is not None:
         keys = pa.concat_tables([table.select(keys.column_names), keys])
-    keys = keys.set_column(0, "modificationTime", pc.fill_null(keys.column("modificationTime"), 0))
+    times: Any = keys.column("modificationTime")
+    keys = keys.set_column(0, "modificationTime", pc.fill_null(times, 0))
     order = pc.sort_indices(
         keys, sort_keys=[("modificationTime", "ascending"), ("path", "ascending")]
     )
