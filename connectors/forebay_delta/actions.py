@@ -5,6 +5,7 @@ Source of the protocol: https://github.com/delta-io/delta/blob/master/PROTOCOL.m
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -115,3 +116,10 @@ class Commit:
     """``commitInfo.operationMetrics``, as the writer named and typed them."""
     transactions: Mapping[str, int] = field(default_factory=dict)
     """Last version of each application, by its id."""
+    digest: bytes | None = None
+    """``digest_of`` the commit's file: another table's commit has another one."""
+
+
+def digest_of(content: bytes) -> bytes:
+    """A short hash of a commit's bytes."""
+    return hashlib.blake2b(content, digest_size=16).digest()

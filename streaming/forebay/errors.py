@@ -45,18 +45,21 @@ class DataLossError(SourceError):
 
     Args:
         split: id of the split.
-        start: first offset that is lost.
+        start: first offset that is lost; None where it cannot be known.
         stop: one past the last lost offset; None where it cannot be known.
         why: what happened, as a clause ("retention passed the position").
         hint: the way out, as a sentence.
     """
 
-    def __init__(self, split: str, start: int, stop: int | None, why: str, hint: str) -> None:
-        lost = "an unknown number of" if stop is None else f"up to {stop - start:,}"
+    def __init__(
+        self, split: str, start: int | None, stop: int | None, why: str, hint: str
+    ) -> None:
+        lost = "an unknown number of records"
+        if start is not None and stop is not None:
+            lost = f"up to {stop - start:,} records"
+        since = "" if start is None else f" from offset {start}"
         upto = "" if stop is None else f" to {stop - 1}"
-        super().__init__(
-            f"{split}: {why}: {lost} records from offset {start}{upto} are lost. {hint}"
-        )
+        super().__init__(f"{split}: {why}: {lost}{since}{upto} are lost. {hint}")
         self.split, self.start, self.stop = split, start, stop
 
 

@@ -1,0 +1,188 @@
+"""What a commit gives under a change policy: the files to read, and which of their rows.
+
+| commit                    | error  | ignore_deletes | skip    | reemit    | unseen     | cdf   |
+|---------------------------|--------|----------------|---------|-----------|------------|-------|
+| adds only                 | rows   | rows           | rows    | rows      | rows       | exact |
+| RESTORE                   | raise  | raise (2)      | -       | all again | raise (2)  | exact |
+| dataChange=false          | -      | -              | -       | -         | -          | -     |
+| removes only              | raise  | -              | -       | -         | -          | exact |
+| deletion vectors changed  | raise  | raise          | -       | all again | -          | exact |
+| files rewritten           | raise  | raise          | -       | all again | raise (1)  | exact |
+
+(1) rows, where the commit says that it copied none, or that it overwrote.
+(2) nothing where it only removes files, or only changes deletion vectors (``unseen``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from forebay_delta.actions import Commit, DataFile, DeletionVector
+from forebay_delta.errors import ChangeRefused
+
+Changes: TypeAlias = Literal["error", "ignore_deletes", "skip", "reemit", "unseen", "cdf"]
+ChangeType: TypeAlias = Literal["insert", "update_preimage", "update_postimage", "delete"]
+
+_COPIED = ("numcopiedrows", "num_copied_rows", "numtargetrowscopied", "num_target_rows_copied")
+_OVERWRITES = (
+    "WRITE",
+    "CREATE OR REPLACE TABLE",
+    "REPLACE TABLE",
+    "CREATE OR REPLACE TABLE AS SELECT",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The rows that ``of`` hides and ``but`` does not."""
+
+    of: DeletionVector | None
+    but: DeletionVector | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """A file to read."""
+
+    version: int
+    index: int
+    file: DataFile
+    """Its own deletion vector hides rows, unless ``only`` says otherwise."""
+    only: Difference | None = None
+    change: ChangeType | None = None
+    """What happened to all its rows; None where nobody asks, or the file says it itself."""
+    from_cdc: bool = False
+    """The file is of the change feed: it has a column ``_change_type``."""
+
+
+def snapshot_scan(version: int, index: int, file: DataFile, policy: Changes) -> Scan:
+    """A file of a whole version; in a change feed its rows are inserts."""
+    change: ChangeType | None = "insert" if policy == "cdf" else None
+    return Scan(version=version, index=index, file=file, change=change)
+
+
+def scans_of(
+    commit: Commit, policy: Changes, types: Collection[ChangeType], uri: str
+) -> list[Scan]:
+    """The files that a commit gives, in the order of its actions.
+
+    Raises:
+        ChangeRefused: the policy does not allow the commit; names it and the way out.
+    """
+    if policy == "cdf":
+        return _change_feed(commit, types)
+    adds = _changing(commit, "add")
+    removes = _changing(commit, "remove")
+    if policy == "reemit" or (not removes and commit.operation != "RESTORE"):
+        return [_whole(commit, i, f) for i, f in adds.items()]
+    if policy == "skip" or (not adds and policy in ("ignore_deletes", "unseen")):
+        return []
+    if policy == "unseen":
+        return _unseen(commit, adds, removes, uri)
+    raise ChangeRefused(_refusal(commit, adds, removes, policy, uri))
+
+
+def _changing(commit: Commit, kind: str) -> dict[int, DataFile]:
+    """The files of one kind of action that change data, by index."""
+    return {
+        i: a.file
+        for i, a in enumerate(commit.files)
+        if a.kind == kind and (a.file.data_change or kind == "cdc")
+    }
+
+
+def _whole(commit: Commit, index: int, file: DataFile) -> Scan:
+    return Scan(version=commit.version, index=index, file=file)
+
+
+def _unseen(
+    commit: Commit, adds: Mapping[int, DataFile], removes: Mapping[int, DataFile], uri: str
+) -> list[Scan]:
+    """The rows of new files; a file that only got another deletion vector has none.
+
+    A new file beside a removed one may hold copies of rows that were given before. Only where
+    the commit says that it copied none, or that it replaced all, its rows are new.
+    """
+    removed = {f.path for f in removes.values()}
+    added = {f.path for f in adds.values()}
+    new = {i: f for i, f in adds.items() if f.path not in removed}
+    rewritten = removed - added
+    again = commit.operation == "RESTORE"
+    if new and (again or (rewritten and not _copied_nothing(commit))):
+        raise ChangeRefused(
+            f"{uri}: version {commit.version} ({_name(commit)}) adds whole files beside removed "
+            "or restored ones, and does not say that it copied no rows: changes='unseen' cannot "
+            "tell which rows are new. "
+            "Turn on delta.enableDeletionVectors for the writers, or the change data feed here "
+            "(changes='cdf'), or pass over such commits with changes='skip'."
+        )
+    return [_whole(commit, i, f) for i, f in new.items()]
+
+
+def _copied_nothing(commit: Commit) -> bool:
+    if commit.operation in _OVERWRITES:
+        return True
+    said = {str(k).lower(): v for k, v in commit.metrics.items()}
+    counts = [str(said[k]) for k in _COPIED if k in said]
+    return bool(counts) and all(c == "0" for c in counts)
+
+
+def _change_feed(commit: Commit, types: Collection[ChangeType]) -> list[Scan]:
+    """The change feed of a commit, written by it or told from its actions."""
+    if written := _changing(commit, "cdc"):
+        return [
+            Scan(version=commit.version, index=i, file=f, from_cdc=True) for i, f in written.items()
+        ]
+    adds, removes = _changing(commit, "add"), _changing(commit, "remove")
+    old = {f.path: f for f in removes.values()}
+    new = {f.path: f for f in adds.values()}
+    scans = []
+    for i, f in sorted((adds | removes).items()):
+        change: ChangeType = "insert" if i in adds else "delete"
+        only = None
+        if f.path in old and f.path in new:
+            before, after = old[f.path].deletion_vector, new[f.path].deletion_vector
+            hidden = (before, after) if change == "insert" else (after, before)
+            only = Difference(of=hidden[0], but=hidden[1])
+            if only.of is None:
+                continue
+        if change in types:
+            scans.append(Scan(version=commit.version, index=i, file=f, only=only, change=change))
+    return scans
+
+
+def _refusal(
+    commit: Commit,
+    adds: Mapping[int, DataFile],
+    removes: Mapping[int, DataFile],
+    policy: Changes,
+    uri: str,
+) -> str:
+    ways: Sequence[str] = [
+        "changes='cdf' (the change feed: exact)",
+        "'unseen' (only rows not given before; needs deletion vectors)",
+        "'skip' (nothing of such commits, their new rows neither)",
+        "'reemit' (rewritten files again, whole)",
+    ]
+    if not adds and policy == "error":
+        ways = ["changes='ignore_deletes'", *ways]
+    return (
+        f"{uri}: version {commit.version} ({_name(commit)}) removes {len(removes)} files and adds "
+        f"{len(adds)}: rows that were given before are changed or deleted, and changes="
+        f"{policy!r} stops there. Everything before it was delivered. To go on, choose "
+        f"{', '.join(ways)}; or begin at a later version: start={{'version': "
+        f"{commit.version + 1}}}."
+    )
+
+
+def _name(commit: Commit) -> str:
+    return commit.operation or "no operation named"
+
+
+def check_types(types: Any) -> tuple[ChangeType, ...] | None:
+    """The change types if they are some; None if they are not."""
+    known = ("insert", "update_preimage", "update_postimage", "delete")
+    listed = tuple(types)
+    return listed if listed and all(t in known for t in listed) else None

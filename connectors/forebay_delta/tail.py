@@ -1,0 +1,246 @@
+"""Follows the log of a table: the files of a whole version, then those of each commit after it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from forebay_delta.actions import Commit, Metadata, Protocol, digest_of
+from forebay_delta.changes import Changes, ChangeType, Scan, scans_of, snapshot_scan
+from forebay_delta.errors import BrokenTable, TableReplaced, VersionGone
+from forebay_delta.evolution import SchemaPolicy, schema_after
+from forebay_delta.filters import Filter
+from forebay_delta.log import DeltaLog, commit_path
+from forebay_delta.projection import Projection
+from forebay_delta.snapshot import Snapshot
+from forebay_delta.store import Store
+from forebay_delta.support import check_supported
+
+# A commit that is not there may have been removed by log retention, or the whole table replaced.
+# Only a listing tells; one in so many polls keeps an idle table at one request a poll.
+_LISTING_EVERY = 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What to read of a table, and what to do about changes."""
+
+    uri: str
+    changes: Changes
+    change_types: tuple[ChangeType, ...]
+    schema: SchemaPolicy
+    accept_schema: int | None
+    columns: tuple[str, ...] | None
+    filter: Any
+    """As ``Filter.parse`` takes it; None for all rows."""
+    lengths: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How rows are read: the schema of a version, and what is wanted of it."""
+
+    version: int
+    protocol: Protocol
+    metadata: Metadata
+    filter: Filter | None
+    projection: Projection
+    feed: Projection | None
+    """For files of the change feed."""
+
+    @classmethod
+    def of(cls, version: int, protocol: Protocol, metadata: Metadata, rules: Rules) -> View:
+        """The view of a version's schema.
+
+        Raises:
+            ConfigError: a column or the filter does not fit the schema.
+        """
+        rows = None if rules.filter is None else Filter.parse(rules.filter, metadata)
+        given = partial(
+            Projection, metadata, columns=rules.columns, filter=rows, lengths=rules.lengths
+        )
+        return cls(
+            version=version,
+            protocol=protocol,
+            metadata=metadata,
+            filter=rows,
+            projection=given(),
+            feed=given(change_type=True) if rules.changes == "cdf" else None,
+        )
+
+    def columns(self, rules: Rules) -> Collection[str] | None:
+        """The columns that are read, those of the filter included; None for all."""
+        if rules.columns is None:
+            return None
+        return {*rules.columns, *(self.filter.columns if self.filter else ())}
+
+    def wants(self, scan: Scan) -> bool:
+        """Whether the file can have rows that pass the filter."""
+        return self.filter is None or self.filter.may_match(scan.file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A version that is to be read."""
+
+    version: int
+    snapshot: bool
+    """Whether it is read whole, or only what its commit changed."""
+    view: View
+    scans: Iterator[Scan]
+
+
+def planned_snapshot(snapshot: Snapshot, view: View, rules: Rules) -> Planned:
+    """All files of a version, in their order."""
+    scans = (
+        snapshot_scan(snapshot.version, i, f, rules.changes) for i, f in enumerate(snapshot.files)
+    )
+    return Planned(version=snapshot.version, snapshot=True, view=view, scans=scans)
+
+
+class Tail:
+    """The commits of a table from ``version`` on. Used by one thread.
+
+    Args:
+        split: named in errors.
+        until: the last version to read; None follows for ever.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rules: Rules,
+        split: str,
+        view: View,
+        version: int,
+        until: int | None,
+    ) -> None:
+        self._store, self._log = store, DeltaLog(store)
+        self._rules, self._split = rules, split
+        self.view, self.version, self._until = view, version, until
+        self._misses = 0
+        self._digest: bytes | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last version was planned."""
+        return self._until is not None and self.version > self._until
+
+    @property
+    def idle(self) -> bool:
+        """Whether the last poll found nothing."""
+        return self._misses > 0
+
+    def poll(self) -> Planned | None:
+        """The next commit, or None if there is none yet: one request.
+
+        Raises:
+            VersionGone: the commit was there, and is gone.
+            TableReplaced: another table stands in its place.
+            ChangeRefused, SchemaChanged, UnsupportedTable: the commit cannot be read on. The
+                next poll raises the same.
+        """
+        commit = self._log.commit(self.version)
+        if commit is None:
+            self._misses += 1
+            if self._misses % _LISTING_EVERY == 0:
+                self.check_log()
+            return None
+        if self._misses:
+            self._check_same_table()
+        if commit.protocol is not None or commit.metadata is not None:
+            self.view = self._view_after(commit)
+        rules = self._rules
+        scans = scans_of(commit, rules.changes, rules.change_types, rules.uri)
+        planned = Planned(version=self.version, snapshot=False, view=self.view, scans=iter(scans))
+        self._misses = 0
+        self.version += 1
+        self._digest = commit.digest
+        return planned
+
+    def skip_to(self, version: int) -> None:
+        """Go on at this version."""
+        self.version, self._misses, self._digest = version, 0, None
+
+    def behind(self, view: View, version: int) -> Tail:
+        """The tail from another version on, under the same rules."""
+        return Tail(self._store, self._rules, self._split, view, version, self._until)
+
+    def _view_after(self, commit: Commit) -> View:
+        view, rules = self.view, self._rules
+        protocol, metadata = commit.protocol or view.protocol, commit.metadata or view.metadata
+        check_supported(protocol, metadata, rules.uri)
+        if metadata.id != view.metadata.id:
+            raise self._replaced(metadata.id)
+        after = schema_after(
+            view.metadata,
+            metadata,
+            self.version,
+            policy=rules.schema,
+            accepted=rules.accept_schema,
+            columns=view.columns(rules),
+            uri=rules.uri,
+        )
+        if after is view.metadata:
+            return replace(view, protocol=protocol)
+        return View.of(self.version, protocol, after, rules)
+
+    def check_log(self) -> None:
+        """Tell a commit that is not there yet from one that is there no more."""
+        held = self._log.versions()
+        if self.version < held.start:
+            raise gone(self._split, self.version, held.start - 1)
+        newest = held.stop - 1
+        if newest < self.version - 1:
+            found = self._log.metadata(newest)[1].id
+            if found == self.view.metadata.id:
+                raise BrokenTable(
+                    f"{self._rules.uri}: the log ends at version {newest}, and version "
+                    f"{self.version - 1} was read before: commits were removed from its end. "
+                    "Restore them, or start without a state."
+                )
+            raise self._replaced(found)
+
+    def _check_same_table(self) -> None:
+        """A table that was replaced has another commit where the last one was."""
+        if self._digest is not None and self._digest_of_last() not in (None, self._digest):
+            raise self._replaced(self._log.metadata(self.version)[1].id)
+
+    def _digest_of_last(self) -> bytes | None:
+        """Of the last commit's bytes; None if log retention removed it."""
+        try:
+            content = self._store.get(commit_path(self.version - 1))
+        except FileNotFoundError:
+            return None
+        return digest_of(content)
+
+    def _replaced(self, found: str) -> TableReplaced:
+        return replaced(self._split, self.view.metadata.id, found)
+
+
+def gone(split: str, first: int, last: int) -> VersionGone:
+    """The error for commits that log retention removed before they were read."""
+    which = f"version {first} is" if first == last else f"versions {first} to {last} are"
+    return VersionGone(
+        split,
+        None,
+        None,
+        f"{which} gone from the log: its retention passed the reader",
+        "To go on at the oldest commit there is, set on_gap='skip'; to begin anew with the whole "
+        "table as it is, on_gap='snapshot' (rows that were trained come again); to keep commits "
+        "longer, raise delta.logRetentionDuration.",
+    )
+
+
+def replaced(split: str, saved: str, found: str) -> TableReplaced:
+    """The error for a table that is another one than before."""
+    return TableReplaced(
+        split,
+        None,
+        None,
+        f"the table was dropped and another one stands there (its id was {saved}, it is {found})",
+        "To read the table that is there now, whole, set on_gap='snapshot', or start without a "
+        "state.",
+    )
