@@ -15,7 +15,7 @@ from forebay.deadletter import Sink
 from forebay.errors import ConfigError
 from forebay.letterbox import FolderSink
 from forebay.plugins import Plugins
-from forebay.topology.build import Builder
+from forebay.topology.build import RECORDERS, Builder
 from forebay.topology.nodes import Node, parse
 from forebay.topology.parameters import parameters
 from forebay.topology.problems import Place, Problem, Problems, TopologyError
@@ -24,6 +24,7 @@ from forebay.topology.secret import redacted, refuse_literals, secret_values
 from forebay.topology.sections import Checkpointing, Topology, Training
 
 __all__ = [
+    "RECORDERS",
     "SINKS",
     "SOURCES",
     "Checkpointing",
@@ -48,6 +49,7 @@ def load(
     *,
     sources: Plugins = SOURCES,
     sinks: Plugins = SINKS,
+    recorders: Plugins = RECORDERS,
     env: Mapping[str, str] = os.environ,
 ) -> Topology:
     """Read and check a topology file. Imports what it names; opens and starts nothing.
@@ -58,7 +60,8 @@ def load(
     """
     problems = Problems()
     root = _tree(path, env, problems)
-    topology = Builder(root, problems, sources, sinks).build(str(path), secret_values(root))
+    builder = Builder(root, problems, sources, sinks, recorders)
+    topology = builder.build(str(path), secret_values(root))
     problems.stop_if_any()
     assert topology is not None
     return topology
@@ -96,10 +99,11 @@ def load_target(
         ConfigError: there is no such type, or it cannot be made so.
     """
     root = _tree(path, env, Problems()).mapping()
-    kind, colon, name = target.rpartition(":")
+    kind, colon, name = target.partition(":")
     sections = [s.mapping() for s in (root.get("dead_letters"), root.get("source")) if s]
     kinds = [str(s["type"].value) for s in sections if "type" in s]
     if not colon:
+        name = kind
         kind = next((k for k in kinds if k != "folder"), "folder")
     make = sinks.load(kind)
     known = parameters(make).known

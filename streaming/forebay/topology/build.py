@@ -19,20 +19,29 @@ from forebay.topology.sections import REQUIRED, SECTIONS, Checkpointing, Topolog
 from forebay.topology.stages import batch_function, with_stage
 from forebay.topology.values import attempt, call, import_named, read, read_arguments
 
+RECORDERS = Plugins("forebay.recorders", "recorder type")
+
 
 class Builder:
     """Builds the sections of one file; what is wrong goes to ``problems``."""
 
-    def __init__(self, root: Node, problems: Problems, sources: Plugins, sinks: Plugins) -> None:
+    def __init__(
+        self,
+        root: Node,
+        problems: Problems,
+        sources: Plugins,
+        sinks: Plugins,
+        recorders: Plugins = RECORDERS,
+    ) -> None:
         self._root, self._problems = root, problems
-        self._sources, self._sinks = sources, sinks
+        self._sources, self._sinks, self._recorders = sources, sinks, recorders
 
     def build(self, file: str, secrets: frozenset[str]) -> Topology | None:
         """The topology; None, with problems noted, if something is wrong."""
         self._check_names()
         # A stand-in for a source that is wrong lets the other sections be checked, too.
         source: Any = self._source() or _NoSource()
-        pipeline = Pipeline(source)
+        pipeline = self._record(Pipeline(source))
         pipeline = self._shuffle(self._batch(self._dead_letters(self._stages(pipeline))))
         sections: dict[str, Any] = {
             "name": self._value("name", str),
@@ -98,6 +107,14 @@ class Builder:
             self._problems.add(kind.place, joined(path, "type"), str(e))
             return None
         return call(target, _without(node, "type"), path, self._problems)
+
+    def _record(self, pipeline: Pipeline) -> Pipeline:
+        node = self._node("record")
+        made = None if node is None else self._plugin(node, "record", self._recorders)
+        if node is None or made is None:
+            return pipeline
+        recorded = attempt(lambda: pipeline.record(made), node, "record", self._problems)
+        return pipeline if recorded is None else recorded
 
     def _stages(self, pipeline: Pipeline) -> Pipeline:
         node = self._node("stages")

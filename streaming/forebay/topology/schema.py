@@ -19,6 +19,7 @@ from forebay.errors import ConfigError
 from forebay.options import LoaderOptions
 from forebay.pipeline import Pipeline
 from forebay.plugins import Plugins
+from forebay.topology.build import RECORDERS
 from forebay.topology.parameters import Parameter, Parameters, parameters
 from forebay.topology.sections import REQUIRED, SECTIONS, Checkpointing
 from forebay.topology.stages import MADE_BY, VERBS, method_of, public_names
@@ -33,11 +34,12 @@ _FUNCTION: Json = {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"}
 _SIZE: Json = {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(B|[kKMGT]i?B)$"}
 
 
-def json_schema(sources: Plugins, sinks: Plugins) -> Json:
-    """The schema, with the options of every source and sink that is installed."""
+def json_schema(sources: Plugins, sinks: Plugins, recorders: Plugins = RECORDERS) -> Json:
+    """The schema, with the options of every source, sink and recorder that is installed."""
     sections: dict[str, Json] = {
         "name": {"type": "string"},
         "source": _plugins(sources),
+        "record": _plugins(recorders),
         "stages": {"type": "array", "items": {"oneOf": [_stage(verb) for verb in VERBS]}},
         "dead_letters": _plugins(sinks),
         "error_budget": _object(parameters(ErrorBudget)),
@@ -129,7 +131,7 @@ def _plugins(plugins: Plugins) -> Json:
         target = _loaded(plugins, name)
         if target is not None:
             shapes.append(_object(parameters(target), {"type": {"const": name}}))
-    return {"type": "object", "oneOf": shapes}
+    return {"type": "object", "oneOf": shapes or [False]}
 
 
 def _loaded(plugins: Plugins, name: str) -> Callable[..., Any] | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SECTIONS: Mapping[str, str] = {
     "name": "The run's name: the checkpoint of another run is refused.",
     "source": "Where records come from: a type, and its options under their own names.",
+    "record": "Where what the source gives is stored as well, so that it can be read again.",
     "stages": "What is done with them, in this order.",
     "dead_letters": "Where records go that a stage cannot process.",
     "error_budget": "How many records may fail before the run stops.",
