@@ -69,7 +69,10 @@ def _bitmap32(reader: _Bytes) -> NDArray[np.int64]:
         flags = np.unpackbits(reader.array("u1", (count + 7) // 8), bitorder="little")
         return _containers(reader, high, flags[:count], count >= _OFFSETS_FROM)
     if cookie == _WITHOUT_RUNS:
-        return _containers(reader, high, np.zeros(reader.number("<u4"), np.uint8), True)
+        count = reader.number("<u4")
+        if count > 1 << 16:
+            raise ValueError(f"it claims to have {count} containers")
+        return _containers(reader, high, np.zeros(count, np.uint8), True)
     raise ValueError(f"unknown cookie {cookie}")
 
 
@@ -93,13 +96,20 @@ def _container(reader: _Bytes, *, is_run: bool, cardinality: int) -> NDArray[np.
     """The lower 16 bits of a container's numbers."""
     if is_run:
         runs = reader.array("<u2", 2 * reader.number("<u2")).reshape(-1, 2).astype(np.int64)
+        _check_cardinality(cardinality, int((runs[:, 1] + 1).sum()))
         return _ranges(runs[:, 0], runs[:, 1] + 1)
     if cardinality <= _ARRAY_LIMIT:
         few: NDArray[np.int64] = reader.array("<u2", cardinality).astype(np.int64)
         return few
     bits = np.unpackbits(reader.array("u1", _BITMAP_BYTES), bitorder="little")
     numbers: NDArray[np.int64] = np.flatnonzero(bits).astype(np.int64)
+    _check_cardinality(cardinality, len(numbers))
     return numbers
+
+
+def _check_cardinality(stated: int, found: int) -> None:
+    if stated != found:
+        raise ValueError(f"a container states {stated} numbers and has {found}")
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
