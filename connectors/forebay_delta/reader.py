@@ -133,7 +133,7 @@ class DeltaReader:
         while True:
             s = self._next()
             if s is None:
-                self._plan()
+                self._plan(deadline)
                 s = self._next()
             if s is not None:
                 self._stats.rows += len(s)
@@ -299,13 +299,15 @@ class DeltaReader:
 
     # -- planning -------------------------------------------------------------------------------
 
-    def _plan(self) -> None:
+    def _plan(self, deadline: float) -> None:
         """Plan files until every lane has some; raise what stopped the planning once all before
-        it was given."""
+        it was given. Where much gives no rows, only until the deadline."""
         while self._failure is None and any(lane.planned < _PLANNED for lane in self._lanes):
             if self._current is None and not self._next_version():
                 break
-            self._plan_version()
+            self._plan_version(deadline)
+            if time.monotonic() >= deadline:
+                break
         self._open_ahead()
         if self._failure is not None and not any(lane.planned for lane in self._lanes):
             self._stopped(self._failure)
@@ -327,7 +329,7 @@ class DeltaReader:
             self._poll_at = time.monotonic() + self._pace.poll_seconds * random.uniform(0.9, 1.1)
         return self._current is not None
 
-    def _plan_version(self) -> None:
+    def _plan_version(self, deadline: float) -> None:
         """Give the current version's files to their lanes, as many as are wanted."""
         planned = self._current
         assert planned is not None
@@ -340,6 +342,8 @@ class DeltaReader:
                 lane.add(scan, planned.view)
             else:
                 self._stats.pruned_files += 1
+                if time.monotonic() >= deadline:
+                    return
             if all(lane.planned >= _PLANNED for lane in readers):
                 return
         for lane in readers:
