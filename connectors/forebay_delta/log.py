@@ -6,11 +6,11 @@ import logging
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from forebay.errors import SourceError
-from forebay_delta.actions import Commit, Metadata, Protocol
+from forebay_delta.actions import Commit, Metadata, Protocol, digest_of
 from forebay_delta.checkpoints import (
     LOG,
     Checkpoint,
@@ -108,7 +108,7 @@ class DeltaLog:
             data = self._store.get(commit_path(version))
         except FileNotFoundError:
             return None
-        return parse_commit(version, data, self._where(version))
+        return replace(parse_commit(version, data, self._where(version)), digest=digest_of(data))
 
     def snapshot(self, version: int | None = None) -> Snapshot:
         """The table at `version`, or at the newest one.
