@@ -18,6 +18,7 @@ from forebay.errors import (
     StageError,
     StateError,
 )
+from forebay.mix import MixedSource, mix
 from forebay.options import LoaderOptions, LoaderStats
 from forebay.rng import RowRandom
 from forebay.slice import Failure, Slice
@@ -46,6 +47,7 @@ __all__ = [
     "Loader",
     "LoaderOptions",
     "LoaderStats",
+    "MixedSource",
     "Origins",
     "Outcome",
     "Pipeline",
@@ -66,6 +68,7 @@ __all__ = [
     "StateError",
     "ThreadEngine",
     "merge_states",
+    "mix",
 ]
 
 _WITH_TORCH = {

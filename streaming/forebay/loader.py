@@ -24,8 +24,9 @@ from forebay.columns import Columns, as_numpy, joined, map_columns
 from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink
 from forebay.engine import Feed, Plan
 from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, StateError
-from forebay.intake import Intake
+from forebay.intake import Intake, Slices
 from forebay.merge import Merge
+from forebay.mix import Mix, mix_in
 from forebay.options import LoaderOptions, LoaderStats, StateOf
 from forebay.prefetch import Prefetcher, Ready
 from forebay.rng import RowRandom, Run
@@ -34,7 +35,7 @@ from forebay.slice import Slice
 from forebay.source import Owns, Source, Split
 from forebay.stage import BatchFn, Stage
 from forebay.state import Position, State
-from forebay.supply import Failures, Ledger, Progress
+from forebay.supply import Failures, Ledger, Progress, Supply
 from forebay.tensors import Batch, to_batch
 
 _log = logging.getLogger("forebay")
@@ -395,23 +396,16 @@ class _Session:
         self.prefetcher.join()
 
     def _produce(self, prefetcher: Prefetcher) -> Iterator[Ready]:
-        options, positions = self._options, self.feed.positions
+        positions = self.feed.positions
         meter = BudgetMeter(self._budget)
         intake = Intake(self.feed, positions, meter, prefetcher.stopping, prefetcher.empty)
         ledger = Ledger(
             {k: _based(p) for k, p in positions.items()},
             self._state.windows,
             self._state.open_windows,
+            self._state.mixture,
         )
-        deterministic = options.order == "deterministic"
-        rows = supplies(
-            Merge(intake, ledger.splits) if deterministic else intake,
-            ledger,
-            shuffle=self._shuffle,
-            pass_index=self._plan.run.pass_index,
-            max_bytes=options.max_bytes,
-            strict=deterministic,
-        )
+        rows = self._rows(intake, ledger)
         try:
             # map keeps no group while the trainer works on it, as a loop variable would
             yield from map(self._ready, groups(rows, ledger, self._batching))
@@ -420,6 +414,26 @@ class _Session:
                 failures = tuple((s.split, f) for f in s.failures)
                 yield Ready(batch=None, progress=None, release=_nothing, failures=failures)
             raise
+
+    def _rows(self, intake: Intake, ledger: Ledger) -> Iterator[Supply]:
+        """The rows of the intake's slices, in the order that the options ask for."""
+        deterministic = self._options.order == "deterministic"
+        source = mix_in(self._plan.source)
+        slices: Slices = Merge(intake, ledger.splits) if deterministic else intake
+        mix = None
+        if source is not None:
+            mixture = ledger.mixture
+            slices = mix = Mix(intake, source, ledger.splits, mixture, deterministic=deterministic)
+        rows = supplies(
+            slices,
+            ledger,
+            shuffle=self._shuffle,
+            pass_index=self._plan.run.pass_index,
+            max_bytes=self._options.max_bytes,
+            strict=deterministic,
+            reread=None if mix is None else mix.unmixed(),
+        )
+        return rows if mix is None else mix.counted(rows, ledger)
 
     def _ready(self, group: Group) -> Ready:
         times = group.event_times() if group.rows else None
@@ -480,6 +494,7 @@ def _moved(progress: Progress, state: State) -> State:
         splits={**state.splits, **progress.splits},
         windows=progress.windows,
         open_windows=progress.open_windows,
+        mixture=progress.mixture,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from forebay.errors import ConfigError
 from forebay.intake import Slices
@@ -25,6 +26,13 @@ class Shuffle:
             raise ConfigError(f"shuffle needs a window of at least 2 rows, not {self.rows}")
 
 
+class Returnable(Slices, Protocol):
+    """Slices that take some back."""
+
+    def put_back(self, slices: Collection[Slice]) -> None:
+        """Give these again, in this order, before anything else of their splits."""
+
+
 class PutBack:
     """Slices with a place to put back those that were read too early."""
 
@@ -36,7 +44,6 @@ class PutBack:
         return self._back.popleft() if self._back else self._slices.next(want)
 
     def put_back(self, slices: Collection[Slice]) -> None:
-        """Give these again, in this order, before anything else."""
         self._back.extendleft(reversed(list(slices)))
 
 
@@ -48,10 +55,13 @@ def supplies(
     pass_index: int,
     max_bytes: int,
     strict: bool,
+    reread: Returnable | None = None,
 ) -> Iterator[Supply]:
     """Turn slices into supplies of rows: first the windows left open, then new ones or slices.
 
     Args:
+        reread: where the rows of windows left open come from, if not from ``slices``: what
+            decides about the order of rows must not decide anew about these.
         max_bytes: a window takes at most half of it, so that the next can fill meanwhile.
         strict: a window that does not fit is an error, not cut short (deterministic order).
 
@@ -60,7 +70,7 @@ def supplies(
     """
     source = PutBack(slices)
     for window in ledger.open_windows:
-        yield _rebuilt(source, window, pass_index, ledger)
+        yield _rebuilt(reread or source, window, pass_index, ledger)
     if shuffle is None:
         while (s := source.next()) is not None:
             yield SliceSupply(s, ledger)
@@ -72,10 +82,21 @@ def supplies(
 def _filled(
     source: PutBack, shuffle: Shuffle, pass_index: int, ledger: Ledger, max_bytes: int, strict: bool
 ) -> Supply | None:
-    """A new window of ``shuffle.rows`` rows, fewer at the end; None after the end."""
+    """A new window of ``shuffle.rows`` rows, fewer at the end; None after the end.
+
+    Where a split begins anew a window ends: offsets of before and after cannot be compared.
+    """
     held: list[Slice] = []
     room, size = shuffle.rows, 0
     while room and (s := source.next()) is not None:
+        if held and s.phase > held[-1].phase:
+            source.put_back([s])
+            break
+        if s.resets and not len(s):
+            if not held:
+                return SliceSupply(s, ledger)
+            source.put_back([s])
+            break
         if len(s) > room:
             source.put_back([s.tail(room)])
             s = s.head(room)
@@ -105,7 +126,7 @@ def _filled(
     return WindowSupply(held, window, pass_index, {k: after[k] for k in rows}, ledger)
 
 
-def _rebuilt(source: PutBack, window: Window, pass_index: int, ledger: Ledger) -> Supply:
+def _rebuilt(source: Returnable, window: Window, pass_index: int, ledger: Ledger) -> Supply:
     """The window a state was saved in, from the same records."""
     seen = {k: ledger.splits[k] for k in window.after}
     inside: list[Slice] = []

@@ -6,7 +6,7 @@ of ranks can go on from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -70,7 +70,7 @@ class Position:
 
     def remaining(self, s: Slice) -> list[Slice]:
         """The parts of ``s`` that were not delivered, each of one contiguous range."""
-        if s.resets or (not self.pending and (self.offset, self.skip) <= (s.start, s.lead)):
+        if s.resets or (self.offset, self.skip) <= (s.start, s.lead):
             return [s]
         ranges = [r for r in self.undelivered() if r.start < s.next_offset and r.stop > s.start]
         parts = [s.between(r.start, r.stop, r.skip) for r in ranges]
@@ -181,6 +181,68 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """Where a mix of sources stands in the sequence of its members."""
+
+    owed: Mapping[str, int]
+    """Millionths of a row that each member should have given more by now; negative: fewer."""
+    turn: str | None = None
+    """The member whose turn is not over."""
+    left: int = 0
+    """Rows that it has left."""
+    ended: frozenset[str] = frozenset()
+    """Members that came to an end."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, defaults left out."""
+        out: dict[str, Any] = {"owed": dict(self.owed)}
+        if self.turn is not None:
+            out["turn"] = [self.turn, self.left]
+        if self.ended:
+            out["ended"] = sorted(self.ended)
+        return out
+
+    @classmethod
+    def from_json(cls, d: Any) -> Mixture:
+        """The inverse of ``to_json``.
+
+        Raises:
+            StateError: ``d`` is not what ``to_json`` gives.
+        """
+        try:
+            turn, left = d.get("turn", (None, 0))
+            return cls(
+                owed={str(k): _integer(v) for k, v in d["owed"].items()},
+                turn=turn,
+                left=_integer(left),
+                ended=frozenset(d.get("ended", ())),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise StateError(
+                f"the state of the mix is damaged: {d!r}. Load an older checkpoint."
+            ) from e
+
+    @classmethod
+    def merged(cls, parts: Sequence[Mixture]) -> Mixture | None:
+        """One for the mixes of several ranks; of a single one, itself.
+
+        Each rank keeps the shares by itself, so what a member is owed is the mean over the ranks
+        that have it, and it ended if it ended on all of them.
+        """
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        owed: dict[str, list[int]] = {}
+        for name, rows in ((k, v) for p in parts for k, v in p.owed.items()):
+            owed.setdefault(name, []).append(rows)
+        ended = {
+            name
+            for name in frozenset().union(*(p.ended for p in parts))
+            if all(name in p.ended or name not in p.owed for p in parts)
+        }
+        return cls(owed={k: sum(v) // len(v) for k, v in owed.items()}, ended=frozenset(ended))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """Where a training job stands in its stream."""
 
@@ -193,6 +255,8 @@ class State:
     """Windows in the middle of their delivery: one, or as many as ranks were merged."""
     batches: int = 0
     """Batches delivered so far, over all passes and restarts."""
+    mixture: Mixture | None = None
+    """Where the members of a mix stand: after the open window, if there is one."""
 
     def only(self, owned: Callable[[str], bool]) -> State:
         """The part of the state that a rank needs that owns these splits."""
@@ -221,6 +285,8 @@ class State:
             out["windows"] = self.windows
         if self.open_windows:
             out["open_windows"] = [w.to_json() for w in self.open_windows]
+        if self.mixture is not None:
+            out["mix"] = self.mixture.to_json()
         return out
 
     @classmethod
@@ -249,6 +315,7 @@ class State:
                 windows=_integer(d.get("windows", 0)),
                 open_windows=tuple(Window.from_json(w) for w in d.get("open_windows", ())),
                 batches=_integer(d["batches"]),
+                mixture=Mixture.from_json(d["mix"]) if "mix" in d else None,
             )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
             raise StateError("the state is damaged. Load an older checkpoint.") from e
@@ -279,6 +346,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         windows=max(p.windows for p in parts),
         open_windows=tuple(w for p in parts for w in p.open_windows),
         batches=max(p.batches for p in parts),
+        mixture=Mixture.merged([p.mixture for p in parts if p.mixture is not None]),
     )
     return merged.to_json()
 

@@ -13,7 +13,7 @@ from forebay.columns import Columns, Indices, joined, take
 from forebay.errors import StateError
 from forebay.rng import permutation
 from forebay.slice import Failure, Slice
-from forebay.state import Position, Window, advanced
+from forebay.state import Mixture, Position, Window, advanced
 
 Failures = tuple[tuple[str, Failure], ...]
 
@@ -26,6 +26,7 @@ class Progress:
     """The splits whose positions moved."""
     windows: int
     open_windows: tuple[Window, ...]
+    mixture: Mixture | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,15 @@ class Ledger:
     """What will have been delivered once everything that was taken is."""
 
     def __init__(
-        self, splits: Mapping[str, Position], windows: int, open_windows: tuple[Window, ...]
+        self,
+        splits: Mapping[str, Position],
+        windows: int,
+        open_windows: tuple[Window, ...],
+        mixture: Mixture | None = None,
     ) -> None:
         self.splits = dict(splits)
         self.windows, self.open_windows = windows, open_windows
+        self.mixture = mixture
         self._changed: set[str] = set()
 
     def deliver(self, s: Slice) -> None:
@@ -70,7 +76,12 @@ class Ledger:
         """What changed since the last call."""
         changed = {k: self.splits[k] for k in self._changed}
         self._changed.clear()
-        return Progress(splits=changed, windows=self.windows, open_windows=self.open_windows)
+        return Progress(
+            splits=changed,
+            windows=self.windows,
+            open_windows=self.open_windows,
+            mixture=self.mixture,
+        )
 
 
 class Supply(Protocol):
