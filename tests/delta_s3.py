@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import boto3
@@ -24,7 +25,7 @@ class _RequestLog(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        found = re.search(r"\b(GET|HEAD|PUT|POST|DELETE) (\S+) HTTP", record.getMessage())
+        found = re.search(r"(GET|HEAD|PUT|POST|DELETE) (\S+) HTTP", record.getMessage())
         if found:
             self.lines.append(f"{found[1]} {found[2]}")
 
@@ -71,13 +72,19 @@ class S3Place:
 
     def client(self) -> Any:
         """A boto3 client of the server."""
-        return boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            aws_access_key_id="testing-key-id",
-            aws_secret_access_key="testing-secret",
-            region_name="us-east-1",
-        )
+        return _client(self.endpoint)
+
+
+@lru_cache
+def _client(endpoint: str) -> Any:
+    """One for all: making it takes longer than most tests."""
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id="testing-key-id",
+        aws_secret_access_key="testing-secret",
+        region_name="us-east-1",
+    )
 
 
 class S3Server:
