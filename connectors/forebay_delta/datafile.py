@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,6 +27,9 @@ _PREFETCH_BYTES = 32 << 20
 _BUFFER_BYTES = 8 << 20
 """Else each of its columns is read by as much, and all of them together by no more than..."""
 _BUFFERS_BYTES = 64 << 20
+_THREADS_FROM = 4
+"""Columns from which on Arrow decodes them in threads: 1.4 times as fast with 20 of them on two
+cores, but no faster with two, of which one holds nearly all bytes."""
 _PROBE_ROWS = 256
 _UNKNOWN_WIDTH_ROWS = 8192
 _SILENT_BATCHES = 16
@@ -133,6 +137,7 @@ class FileScan:
         """Physical rows, by the footer."""
         self._groups = RowGroups(metadata, schema)
         self._layout = Layout(self._file, self._projection, schema)
+        self._threads = self._local and len(self._layout.read) >= _THREADS_FROM
         if not self._local:
             self._parquet = self._remote_file(metadata)
 
@@ -165,7 +170,7 @@ class FileScan:
             for batch in self._decoded(run.groups, run.batch_rows):
                 cut = min(max(self._start - at, 0), batch.num_rows)
                 if cut < batch.num_rows:
-                    yield at + cut, batch.num_rows - cut, batch.slice(cut)
+                    yield at + cut, batch.num_rows - cut, batch.slice(cut) if cut else batch
                 at += batch.num_rows
 
     def _without_columns(self) -> Iterator[tuple[int, int, None]]:
@@ -202,7 +207,7 @@ class FileScan:
             else:
                 rows = min(rows, _UNKNOWN_WIDTH_ROWS)
         rows = min(rows, max(int(self._piece_bytes / max(width, 1)), 1))
-        return 1 << (rows.bit_length() - 1)
+        return min(1 << round(math.log2(rows)), self._piece_rows)
 
     def _probed_width(self, group: int, texts: Sequence[Stored]) -> float:
         """Bytes of a row's texts: of those in dictionaries the footer does not say it."""
@@ -215,7 +220,7 @@ class FileScan:
     ) -> Iterator[pa.RecordBatch]:
         names = [s.physical.name for s in columns or self._layout.read]
         batches = self._parquet.iter_batches(
-            batch_rows, row_groups=list(groups), columns=names, use_threads=self._local
+            batch_rows, row_groups=list(groups), columns=names, use_threads=self._threads
         )
         while True:
             try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,18 +15,17 @@ from forebay.columns import Column
 from forebay_delta.convert import Array, TypesDiffer, nulls, repeated
 
 
-def as_column(array: Array) -> Column:
-    """An array as a column of a slice.
+def handover(arrow: pa.DataType) -> Callable[[Array], Column]:
+    """How arrays of a type become columns of a slice.
 
-    Numbers become NumPy arrays over the same memory, and writable: the memory must be the
-    caller's alone. It is for decoded Parquet, of which nothing is shared.
+    Numbers without nulls become NumPy arrays over the same memory. It can be written to if Arrow
+    decoded the values into memory of their own, as it does with Parquet.
     """
-    column: Column = array
-    if array.null_count == 0 and pa.types.is_boolean(array.type):
-        column = array.to_numpy(zero_copy_only=False)
-    elif array.null_count == 0 and _is_number(array.type):
-        column = _over(array)
-    return column
+    if pa.types.is_boolean(arrow):
+        return _as_bools
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
+        return partial(_as_numbers, np.dtype(arrow.to_pandas_dtype()))
+    return _as_it_is
 
 
 def as_matrix(lists: Array, length: int) -> Column:
@@ -38,7 +39,8 @@ def as_matrix(lists: Array, length: int) -> Column:
     values = lists.flatten()
     if values.null_count:
         raise TypesDiffer("a list holds nulls")
-    return _over(values).reshape(len(lists), length)
+    dtype = np.dtype(values.type.to_pandas_dtype())
+    return _over(values, dtype).reshape(len(lists), length)
 
 
 def constant(value: pa.Scalar[Any], rows: int) -> Column:
@@ -57,23 +59,27 @@ def _all_are(length: int, lengths: Array) -> bool:
     return bool((lengths.to_numpy() == length).all())
 
 
-def _over(array: Array) -> NDArray[Any]:
-    return np.asarray(_Memory(array))
+def _as_it_is(array: Array) -> Column:
+    column: Column = array
+    return column
 
 
-class _Memory:
-    """The values of an Arrow array as NumPy sees them, writable, kept alive by it."""
+def _as_bools(array: Array) -> Column:
+    column: Column = array if array.null_count else array.to_numpy(zero_copy_only=False)
+    return column
 
-    def __init__(self, array: Array) -> None:
-        dtype = np.dtype(array.type.to_pandas_dtype())
-        self._values = array.buffers()[1]
-        address = self._values.address + array.offset * dtype.itemsize if self._values else 0
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": (len(array),),
-            "typestr": dtype.str,
-            "data": (address, False),
-        }
+
+def _as_numbers(dtype: np.dtype[Any], array: Array) -> Column:
+    column: Column = array
+    return column if array.null_count else _over(array, dtype)
+
+
+def _over(array: Array, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The values in place. ``to_numpy`` would do, but marks them read-only: trainers would copy."""
+    values = array.buffers()[1]
+    if values is None:
+        return np.zeros(0, dtype)
+    return np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
 
 
 def _is_number(t: pa.DataType) -> bool:

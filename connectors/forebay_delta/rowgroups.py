@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 from forebay_delta.bounds import UNKNOWN, Bounds
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+_LONG_TEXT = 1024
+"""Bytes a value from which on texts are taken to be stored one by one."""
 _COMPARABLE = (bool, int, float, str, date, datetime)
 
 
@@ -43,10 +45,12 @@ class RowGroups:
         """Bytes of the file to read for these columns."""
         return sum(c.total_compressed_size for c in self._chunks(group, fields))
 
-    def has_dictionary(self, group: int, field: int) -> bool:
-        """Whether a column's texts may be stored once and used often."""
+    def may_repeat(self, group: int, field: int) -> bool:
+        """Whether a column's texts may be stored once and used often: then they look small."""
         return any(
-            c.has_dictionary_page and c.physical_type == "BYTE_ARRAY"
+            c.has_dictionary_page
+            and c.physical_type == "BYTE_ARRAY"
+            and c.total_uncompressed_size < _LONG_TEXT * c.num_values
             for c in self._chunks(group, [field])
         )
 
