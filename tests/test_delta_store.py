@@ -185,6 +185,7 @@ def test_the_options_of_a_writer_do_no_harm(server: S3Server) -> None:
     ("uri", "options", "message"),
     [
         ("s3://b/t", {"AWS_ACCES_KEY_ID": "x"}, "aws_acces_key_id.*'aws_access_key_id'"),
+        ("gs://b/t", {"AWS_REGION": "x"}, "'aws_region' is for another kind of store"),
         ("s3://b/t", {"AWS_ALLOW_HTTP": "perhaps"}, "AWS_ALLOW_HTTP.*'true' or 'false'"),
         ("s3://b/t", {"retry_timeout": "soon"}, "retry_timeout.*'30s'"),
         ("hdfs://host/t", {}, "hdfs://host/t: no store.*s3://"),

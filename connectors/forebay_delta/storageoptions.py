@@ -143,7 +143,7 @@ def connect(uri: str, options: Options, shown: str) -> ObjectStore:
     except UnknownConfigurationKeyError as error:
         raise ConfigError(f"{shown}: {_unknown_option(str(error), options)}") from None
     except Exception as error:  # obstore raises its own errors, ValueError and TypeError
-        why = options.shown(str(error).partition("\n")[0])
+        why = options.shown(str(error).partition("\n")[0]).rstrip(".")
         raise ConfigError(
             f"{shown}: no store can be made of this address: {why}. Known are s3://, s3a://, "
             "gs://, az://, abfs://, abfss://, adl://, https:// and paths of this machine; "
@@ -159,6 +159,8 @@ def _typed(function: Any) -> Callable[..., ObjectStore]:
 def _unknown_option(error: str, options: Options) -> str:
     found = re.search(r"key: '([^']*)'", error)
     name = found[1] if found else "?"
+    if name in _COMMON_OPTIONS:
+        return f"storage option {name!r} is for another kind of store. Leave it out."
     known = [f"'{near}'" for near in get_close_matches(name, _COMMON_OPTIONS, n=3, cutoff=0.5)]
     hint = f"Did you mean {' or '.join(known)}? " if known else ""
     return (
