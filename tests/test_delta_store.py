@@ -134,6 +134,12 @@ def test_an_absolute_path_in_a_store_may_name_another_bucket(server: S3Server) -
     assert opened(one).open_data("/table/near").read() == b"near"
 
 
+def test_all_files_of_another_bucket_are_read_by_one_client(server: S3Server) -> None:
+    store, (bucket, other) = opened(server.place()), (server.place().bucket, server.place().bucket)
+    assert store.at(f"s3://{bucket}/a")[0] is store.at(f"s3://{bucket}/b/c")[0]
+    assert store.at(f"s3://{bucket}/a")[0] is not store.at(f"s3://{other}/a")[0]
+
+
 def test_a_local_table_may_name_files_in_a_store(server: S3Server, tmp_path: Path) -> None:
     other = server.place()
     other.put("x", b"far")

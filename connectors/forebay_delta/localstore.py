@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from forebay.errors import SourceError
-from forebay_delta.paths import local_path, scheme_of
+from forebay_delta.paths import local_path, scheme_of, split_root
 from forebay_delta.storage import Entry, Store
 
 
@@ -67,8 +67,8 @@ class LocalStore:
         path = local_path(log_path)
         if path is not None:
             return self, str(path)
-        folder, _, name = log_path.rpartition("/")
-        return self._elsewhere(unquote(folder)), unquote(name)
+        bucket, path = split_root(log_path)
+        return self._elsewhere(bucket), unquote(path)
 
     def open_data(self, log_path: str, size: int | None = None) -> pa.NativeFile:
         """See ``Store.open_data``."""

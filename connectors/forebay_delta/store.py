@@ -7,6 +7,7 @@ has another scheme (``s3://``, ``gs://``, ``abfss://``, …) is read through obs
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 from forebay_delta.localstore import LocalStore
 from forebay_delta.objectstore import ObjectStore
@@ -33,7 +34,9 @@ def open_store(
         ConfigError: the scheme or an option is not known.
     """
 
+    @lru_cache
     def elsewhere(other: str) -> Store:
+        """One for each bucket: a cloned table names thousands of files of another one."""
         return open_store(other, storage_options)
 
     path = local_path(os.fspath(uri))
