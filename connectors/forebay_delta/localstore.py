@@ -67,8 +67,8 @@ class LocalStore:
         path = local_path(log_path)
         if path is not None:
             return self, str(path)
-        bucket, path = split_root(log_path)
-        return self._elsewhere(bucket), unquote(path)
+        bucket, name = split_root(log_path)
+        return self._elsewhere(bucket), unquote(name)
 
     def open_data(self, log_path: str, size: int | None = None) -> pa.NativeFile:
         """See ``Store.open_data``."""
