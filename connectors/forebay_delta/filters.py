@@ -107,7 +107,7 @@ class Filter:
         Raises:
             BrokenTable: a partition value is none of its column's type.
         """
-        statistics = file.statistics()
+        statistics = _statistics(file)
         return self.within({f.name: _log_bounds(f, file, statistics) for f in self._fields()})
 
     def within(self, bounds: Mapping[str, Bounds]) -> bool:
@@ -144,6 +144,14 @@ class Filter:
     def _fields(self) -> list[Field]:
         fields = {t.field.name: t.field for terms in self.alternatives for t in terms}
         return list(fields.values())
+
+
+def _statistics(file: DataFile) -> Mapping[str, Any]:
+    """Some writers put NaN and Infinity there, which is no JSON; then nothing is known."""
+    try:
+        return file.statistics()
+    except ValueError:
+        return {}
 
 
 def _log_bounds(field: Field, file: DataFile, statistics: Mapping[str, Any]) -> Bounds:

@@ -76,8 +76,8 @@ class RowGroups:
 
 
 def _decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
-    width = _WIDTHS.get(chunk.physical_type, 0)
-    return max(chunk.total_uncompressed_size, chunk.num_values * width)
+    width = _WIDTHS.get(chunk.physical_type)
+    return chunk.num_values * width if width else chunk.total_uncompressed_size
 
 
 def _extremes(statistics: Any) -> tuple[Any, Any]:
