@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from confluent_kafka import Consumer, KafkaException
@@ -139,6 +139,10 @@ class KafkaSource:
         )
         drain = PythonDrain(consumer, self._shape())
         return KafkaReader(consumer, drain, lookout, errors, rules, openings)
+
+    def starting_at(self, timestamp_ms: int) -> KafkaSource:
+        """The same source, beginning at each partition's first record of this time or later."""
+        return replace(self, start={"timestamp": timestamp_ms})
 
     @property
     def _where(self) -> str:

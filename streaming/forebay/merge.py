@@ -1,8 +1,8 @@
 """The deterministic order: one fixed interleaving of the splits, whatever the timing.
 
 Offsets are counted from each split's ``base`` in blocks of 64; blocks follow each other in the
-order (block, split). The order depends on offsets alone, so a resumed run continues it with any
-slice size, thread count or prefetch.
+order (phase, block, split). The order depends on offsets alone, so a resumed run continues it with
+any slice size, thread count or prefetch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class Merge:
         self._slices = slices
         self._base = {k: p.low if p.base is None else p.base for k, p in positions.items()}
         self._at = {k: p.low for k, p in positions.items()}
+        self._phase = dict.fromkeys(positions, 0)
         self._waiting: dict[str, deque[Slice]] = {k: deque() for k in positions}
 
     def next(self, want: Collection[str] = ()) -> Slice | None:
         """The next slice in order. ``want`` is not needed: the order says what is waited for."""
         while self._at:
-            split = min(self._at, key=lambda k: (self._block(k), k))
+            split = min(self._at, key=lambda k: (self._phase[k], self._block(k), k))
             if not self._waiting[split] and not self._fill(split):
                 del self._at[split]
             elif not self._moved(split):
@@ -38,12 +39,13 @@ class Merge:
         return None
 
     def _moved(self, split: str) -> bool:
-        """Follow the split to its next slice, over a hole or to a new beginning."""
+        """Follow the split to its next slice: over a hole, to a new beginning, to a later phase."""
         s = self._waiting[split][0]
         began = s.start if s.resets else self._base[split]
         at = s.start if s.resets else max(s.start, self._at[split])
-        moved = (at, began) != (self._at[split], self._base[split])
-        self._at[split], self._base[split] = at, began
+        place = at, began, s.phase
+        moved = place != (self._at[split], self._base[split], self._phase[split])
+        self._at[split], self._base[split], self._phase[split] = place
         return moved
 
     def _block(self, split: str) -> int:
@@ -54,6 +56,7 @@ class Merge:
         while (s := self._slices.next(want=(split,))) is not None:
             self._base.setdefault(s.split, s.start)
             self._at.setdefault(s.split, s.start)
+            self._phase.setdefault(s.split, s.phase)
             self._waiting.setdefault(s.split, deque()).append(s)
             if s.split == split:
                 return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -14,6 +14,7 @@ import forebay
 from forebay.batcher import Batching
 from forebay.deadletter import ErrorBudget, Sink
 from forebay.errors import ConfigError
+from forebay.hybrid import Handover, HybridSource
 from forebay.options import LoaderOptions
 from forebay.recording import RecordedSource, Recorder
 from forebay.shuffle import Shuffle
@@ -121,6 +122,21 @@ class Pipeline:
     def dead_letters(self, sink: Sink | None, budget: ErrorBudget | None = None) -> Pipeline:
         """Where records go that a stage cannot process, and how many may."""
         return replace(self, sink=sink, budget=budget or self.budget)
+
+    def chain(
+        self, live: Source, *, handover: Handover, columns: Sequence[str] | None = None
+    ) -> Pipeline:
+        """Read the source so far as a history, to its end, and ``live`` from there on.
+
+        Args:
+            live: the source that goes on where the history ends.
+            handover: where that is: ``ByOffset``, ``AtOffsets`` or ``ByTime``.
+            columns: what to give on of both; None gives on all that they have.
+
+        Raises:
+            ConfigError: the source so far never ends.
+        """
+        return replace(self, source=HybridSource(self.source, live, handover, columns=columns))
 
     def record(self, recorder: Recorder | None) -> Pipeline:
         """Store what the source gives as well, as it came, so that it can be read again.

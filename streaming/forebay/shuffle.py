@@ -144,7 +144,9 @@ def _rebuilt(source: Returnable, window: Window, pass_index: int, ledger: Ledger
         outside.extend(later)
         inside.extend(_less(s, later))
     source.put_back(outside)
-    positions = {k: _placed(p, seen[k]) for k, p in window.after.items()}
+    # Not `seen`: it may have gone on beyond the window, where other tokens are valid.
+    reached = advanced({k: ledger.splits[k] for k in window.after}, inside)
+    positions = {k: _placed(p, reached[k]) for k, p in window.after.items()}
     return WindowSupply(inside, window, pass_index, positions, ledger)
 
 
@@ -166,6 +168,6 @@ def _between(s: Slice, at: int, lead: int, part: Slice) -> Slice:
     return replace(rest.head(ahead), next_offset=part.start, skip=part.lead)
 
 
-def _placed(after: Position, seen: Position) -> Position:
+def _placed(after: Position, reached: Position) -> Position:
     """``after`` with what the state left out of it."""
-    return replace(after, token=seen.token, base=seen.base)
+    return replace(after, token=reached.token, base=reached.base)

@@ -63,6 +63,9 @@ class Slice:
     resets: bool = False
     """The split began anew (topic re-created, log truncated): its earlier position is void."""
     failures: tuple[Failure, ...] = field(default=())
+    phase: int = 0
+    """Comes after every slice of an earlier phase, in any order and whatever was read when: a
+    shuffle window holds slices of one phase only."""
     source_rows: int | None = None
     """Rows that the stages were given for it; None before."""
     ticket: int = 0

@@ -109,6 +109,7 @@ class ThreadFeed:
         self._ready: deque[_Task] = deque()
         self._wanted: frozenset[str] = frozenset()
         self._finished_splits: frozenset[str] = frozenset()
+        self._phase, self._at_seam = 0, False
         self._reading, self._stopping = True, False
         self._failure: BaseException | None = None
         self._row_seconds = _TASK_SECONDS / _FIRST_TASK_ROWS
@@ -265,6 +266,8 @@ class ThreadFeed:
 
     def _admit(self, s: Slice) -> None:
         """Let a slice in, piece by piece as there is room."""
+        if s.phase > self._phase and not self._begin_phase(s.phase):
+            return
         if s.split not in self._by_split:
             # Its later slices may overtake this one: the state must know where the split begins.
             self._admit_piece(replace(s.bare(), next_offset=s.start, skip=0, resets=False))
@@ -272,6 +275,18 @@ class ThreadFeed:
             if i and not self._wait_for_room():
                 return
             self._admit_piece(piece)
+
+    def _begin_phase(self, phase: int) -> bool:
+        """Wait until all slices of the phase before were taken; False to stop.
+
+        Room may be long in coming: what was taken need not be delivered.
+        """
+        with self._lock:
+            self._at_seam = True
+            while any(self._by_split.values()) and not self._stopping:
+                self._room.wait()
+            self._phase, self._at_seam = phase, False
+            return not self._stopping
 
     def _admit_piece(self, piece: Slice) -> None:
         with self._lock:
@@ -351,6 +366,8 @@ class ThreadFeed:
         """Hand out a task's slice; successors in the split may be ready by now."""
         waiting = self._by_split[task.s.split]
         waiting.remove(task)
+        if self._at_seam:
+            self._room.notify()
         self._ready.extend(self._freed(task.s, waiting))
         if task.error is not None:
             raise task.error
