@@ -200,6 +200,13 @@ def test_a_shuffle_window_resumes_inside_a_table(path: Path) -> None:
     assert whole != sorted(whole)
 
 
+def test_a_window_over_several_shards_resumes_where_each_of_them_stands(tmp_path: Path) -> None:
+    for i in range(30):
+        append(tmp_path, range(i * 10, i * 10 + 10))
+    source = DeltaSource(str(tmp_path), until="latest", shards=3)
+    assert Counter(_shuffled(source, 1)) == Counter(range(300))
+
+
 def _shuffled(source: DeltaSource, stop_after: int) -> Iterator[int]:
     """All ids, shuffled, by runs that end after so many rows."""
     state = None
