@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from forebay.columns import nbytes
@@ -90,11 +90,13 @@ class Readahead:
             self._files.remove(ahead)
             self._pump()
 
-    def wait(self, timeout: float) -> None:
-        """Wait until something was read, or something went wrong."""
+    def wait(self, awaited: Collection[Ahead], timeout: float) -> None:
+        """Wait until one of these files has a piece or was read to its end.
+
+        Files behind them may have many pieces by then: those wake nobody up.
+        """
         with self._changed:
-            if not any(a.ready or a.error for a in self._files):
-                self._changed.wait(timeout)
+            self._changed.wait_for(lambda: any(a.ready or a.read for a in awaited), timeout)
 
     def close(self) -> None:
         """End the threads, close the files."""

@@ -142,7 +142,7 @@ class DeltaReader:
             if now >= deadline or self._over():
                 return None
             due = self._poll_at - now if self._tail.idle else deadline - now
-            self._readahead.wait(max(0.0, min(deadline - now, due)))
+            self._readahead.wait(self._awaited(), max(0.0, min(deadline - now, due)))
 
     def pause(self, splits: Collection[str]) -> None:
         self._paused = frozenset(splits)
@@ -215,6 +215,11 @@ class DeltaReader:
             if s is not None:
                 return s
         return None
+
+    def _awaited(self) -> list[Ahead]:
+        """The files whose pieces come next."""
+        lanes = [lane for lane in self._lanes if lane.split.id not in self._paused and lane.steps]
+        return [ahead for lane in lanes if (ahead := lane.steps[0].ahead) is not None]
 
     def _failed(self, lane: Lane, step: Step, error: BaseException) -> Slice | None:
         """What becomes of a file that cannot be read."""
