@@ -93,20 +93,19 @@ class DeltaWriter:
             return True
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
-        """Make the table.
+        """Make the table, unless there is one by now.
 
         Raises:
-            Rival: another process made it.
+            Rival: another process made it at this moment.
             SourceError: it cannot be made.
         """
         with self._told("be made"):
-            if DeltaTable.is_deltatable(self.uri, self._options):
-                raise Rival
             # With retries, two processes would both succeed: the second one gives the table
             # another id, and readers take that for a table that was replaced.
             self._table = DeltaTable.create(
                 self.uri,
                 schema,
+                mode="ignore",
                 partition_by=list(partition_by),
                 storage_options=self._options,
                 commit_properties=CommitProperties(max_commit_retries=0),
@@ -186,13 +185,15 @@ class DeltaWriter:
         if self._table is None:
             return
         with self._told("be read"):
-            batches = iter(self._table.scan(columns=list(columns), predicate=predicate))
+            # Its own iterator holds the GIL while it waits for the storage, pyarrow's does not.
+            found: Any = self._table.scan(columns=list(columns), predicate=predicate)
+            reader = pa.RecordBatchReader.from_stream(found)
         while True:
             with self._told("be read"):
-                batch = next(batches, None)
+                batch = next(reader, None)
             if batch is None:
                 return
-            yield pa.table(batch)
+            yield pa.Table.from_batches([batch])
 
     @contextmanager
     def _told(self, verb: str) -> Iterator[None]:
