@@ -1,0 +1,90 @@
+"""A trainer that reads a Delta table and then a topic, logs what it trained, and can be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forebay import Loader, Pipeline, checkpoint, decode
+from forebay.hybrid import Handover
+from forebay.runlog import RunLog
+from forebay_delta import DeltaSource
+from forebay_kafka import KafkaSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One run of the trainer."""
+
+    bootstrap: str
+    topic: str
+    folder: Path
+    handover: Handover
+    until: str | None = "latest"
+    steps: int | None = None
+    """How many steps before it dies by its own hand; None: it runs to the end of the topic."""
+    after: float = 0.0
+    """Seconds from then to its death."""
+    shuffle: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "table"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+
+def loader(task: Task) -> Loader:
+    """Batches of 16 ids: of the table first, then of the topic."""
+    settings = {"bootstrap.servers": task.bootstrap}
+    columns = ["topic", "partition", "offset", "timestamp", "value"]
+    table = DeltaSource(str(task.table), until="latest", columns=columns)
+    topic = KafkaSource(task.topic, settings, until=task.until, columns=columns)
+    pipeline = (
+        Pipeline(table)
+        .chain(topic, handover=task.handover, columns=["value"])
+        .decode(decode.json("value", schema={"id": "int64"}))
+        .batch(16)
+    )
+    if task.shuffle:
+        pipeline = pipeline.shuffle(task.shuffle, seed=4)
+    return pipeline.loader(workers=2, **task.options)
+
+
+def run(task: Task) -> None:
+    """Train from the checkpoint on, save model and data position together after every step."""
+    of = loader(task)
+    saved = checkpoint.load(task.checkpoint) or {"step": 0, "data": None}
+    if saved["data"] is not None:
+        of.load_state_dict(saved["data"])
+    step = saved["step"]
+    log = RunLog(task.log, resumed_at=step)
+    if task.steps == 0:
+        _die(task.after)
+    for batch in of:
+        step += 1
+        log.step(step, batch["id"].tolist())
+        if task.steps is not None and step - saved["step"] == task.steps:
+            _die(task.after)
+        checkpoint.save(task.checkpoint, {"step": step, "data": of.state_dict()})
+    of.close()
+    log.close()
+
+
+def _die(after: float) -> None:
+    """Now, before the step is saved, or in a while."""
+    if after:
+        threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
