@@ -18,10 +18,11 @@ import torch
 from confluent_kafka import Consumer, Message, TopicPartition
 from numpy.typing import NDArray
 
-from forebay_kafka.demo.leash import end_with_parent
+from forebay.demo.leash import end_with_parent
+from forebay.demo.network import Job
+from forebay.demo.task import BATCH
 from forebay_kafka.demo.producer import KEY
-from forebay_kafka.demo.task import BATCH, SIZE, Task
-from forebay_kafka.demo.trainer import Job
+from forebay_kafka.demo.task import SIZE, Task
 
 _SECONDS = 5.0
 

@@ -6,7 +6,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-SHAPES = ("circle", "square", "triangle", "cross")
+from forebay.demo.task import SHAPES
+
 _HEIGHT, _WIDTH = 384, 512
 
 

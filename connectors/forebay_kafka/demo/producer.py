@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from confluent_kafka import Producer
 
-from forebay_kafka.demo.leash import end_with_parent
+from forebay.demo.leash import end_with_parent
 from forebay_kafka.demo.pictures import broken, picture
 
 _DISTINCT = 200

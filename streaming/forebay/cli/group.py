@@ -17,11 +17,11 @@ OWN: Mapping[str, tuple[str, str, str]] = {
     "validate": ("forebay.cli.validate", "validate", "Check a topology file, start nothing."),
     "schema": ("forebay.cli.validate", "schema", "Print the JSON Schema of topology files."),
     "dlq": ("forebay.cli.dlq", "dlq", "Look at dead letters, and run them again."),
+    "demo": ("forebay.cli.demo", "demo", "Train on live data, be killed, resume, and count it."),
 }
 COMMANDS = Plugins("forebay.commands", "command")
 # Help for the commands that come with our own connectors, which are not imported for it either.
 _HELP: Mapping[str, str] = {
-    "demo": "Train on live images, be killed, resume, and count every record.",
     "dev-broker": "Start a small Kafka broker for development and tests.",
 }
 
@@ -29,14 +29,16 @@ _HELP: Mapping[str, str] = {
 class LazyGroup(click.Group):
     """Lists commands without importing them; a broken one hurts only who asks for it."""
 
+    own: Mapping[str, tuple[str, str, str]] = OWN
     plugins = COMMANDS
+    help_of: Mapping[str, str] = _HELP
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*OWN, *self.plugins.names()})
+        return sorted({*self.own, *self.plugins.names()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in OWN:
-            module, attribute, _ = OWN[cmd_name]
+        if cmd_name in self.own:
+            module, attribute, _ = self.own[cmd_name]
             found: Any = getattr(import_module(module), attribute)
         elif cmd_name in self.plugins.names():
             found = self.plugins.load(cmd_name)
@@ -45,8 +47,8 @@ class LazyGroup(click.Group):
         if not isinstance(found, click.Command):
             package = self.plugins.origin(cmd_name)
             raise ConfigError(
-                f"the command {cmd_name!r} of package {package} is no click command but "
-                f"{type(found).__name__}; update or uninstall the package"
+                f"the {self.plugins.what} {cmd_name!r} of package {package} is no click command "
+                f"but {type(found).__name__}; update or uninstall the package"
             )
         return found
 
@@ -56,7 +58,7 @@ class LazyGroup(click.Group):
         # Without this click answers a mistyped command without naming the near ones.
         name = args[0]
         if not name.startswith("-") and name not in self.list_commands(ctx):
-            near = Plugins("", "command", dict.fromkeys(self.list_commands(ctx)))
+            near = Plugins("", self.plugins.what, dict.fromkeys(self.list_commands(ctx)))
             raise click.UsageError(near.unknown(name), ctx)
         return super().resolve_command(ctx, args)
 
@@ -66,7 +68,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows)
 
     def _short_help(self, name: str) -> str:
-        if name in OWN:
-            return OWN[name][2]
+        if name in self.own:
+            return self.own[name][2]
         package = self.plugins.origin(name)
-        return _HELP.get(name, "") if package == "forebay" else f"(from package {package})"
+        return self.help_of.get(name, "") if package == "forebay" else f"(from package {package})"
