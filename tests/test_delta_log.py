@@ -334,12 +334,7 @@ def test_statistics_and_partition_values_may_be_there_as_columns_only(table: Han
         "partitionValues_parsed": values,
         "stats_parsed": {"numRecords": 2, "minValues": low},
     }
-    protocol, meta = (
-        PROTOCOL["protocol"],
-        {k: v for k, v in metadata()["metaData"].items() if v and k != "format"},
-    )
-    rows = [{"protocol": protocol}, {"metaData": meta}, {"add": body}]
-    pq.write_table(pa.Table.from_pylist(rows, _schema(rows)), table.folder / CHECKPOINT.format(3))
+    write_checkpoint(table, 3, {"add": body})
     (file,) = table.log.snapshot().files
     assert dict(file.partition_values) == {
         "d": "2024-01-02",
@@ -353,6 +348,23 @@ def test_statistics_and_partition_values_may_be_there_as_columns_only(table: Han
     assert file.statistics()["minValues"]["d"] == "2024-01-02"
     assert file.statistics()["minValues"]["t"] == "2024-01-02T03:04:05.000600Z"
     assert file.num_records == 2
+
+
+def test_files_without_a_modification_time_come_first_from_a_checkpoint_too(
+    table: HandWritten,
+) -> None:
+    timed = {"add": {"path": "a", "size": 1, "modificationTime": 1}}
+    without = {"add": {"path": "b", "size": 1, "modificationTime": None}}
+    write_checkpoint(table, 3, timed, without)
+    assert table.paths() == ["b", "a"]
+
+
+def write_checkpoint(table: HandWritten, version: int, *adds: dict[str, Any]) -> None:
+    """A Parquet checkpoint with the columns that these actions have, and no others."""
+    table_id = {k: v for k, v in metadata()["metaData"].items() if v and k != "format"}
+    rows = [PROTOCOL, {"metaData": table_id}, *adds]
+    path = table.folder / CHECKPOINT.format(version)
+    pq.write_table(pa.Table.from_pylist(rows, _schema(rows[:3])), path)
 
 
 def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
@@ -598,14 +610,14 @@ def test_with_in_commit_timestamps_few_commits_are_read(
 
 
 def test_in_commit_timestamps_that_began_later_count_from_there(table: HandWritten) -> None:
-    timed(table, 10, 20, 30)
+    timed(table, 10, 35, 20)
     on = {"delta_enableInCommitTimestamps": "true"}
     since = metadata(**on)
     since["metaData"]["configuration"]["delta.inCommitTimestampEnablementVersion"] = "3"
     table.commit(3, info(7, inCommitTimestamp=40), since)
     table.commit(4, info(7, inCommitTimestamp=50))
-    times = (10, 11, 31, 40, 41, 50, 51)
-    assert [table.log.version_at(t) for t in times] == [0, 1, 3, 3, 4, 4, 5]
+    times = (10, 11, 21, 36, 37, 40, 41, 50, 51)
+    assert [table.log.version_at(t) for t in times] == [0, 1, 1, 2, 3, 3, 4, 4, 5]
 
 
 def test_a_commit_without_a_time_has_that_of_its_file_and_a_warning(
