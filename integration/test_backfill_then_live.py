@@ -122,16 +122,20 @@ def trained(task: Task) -> int | None:
 
 
 def chain(feed: Feed, task: Task, between: Any = lambda kill: None) -> list[int]:
-    """Kill a trainer shortly before the seam, at it and after it; the ids it kept in the end."""
+    """Kill a trainer before the seam, at it and after it; the ids that it trained in the end."""
     dice = random.Random(9)
     with feed.running():
         assert trained(replace(task, until=None, steps=SEAM - 3)) == -signal.SIGKILL
         for kill in range(KILLS):
             between(kill)
             after = dice.choice([0.0, 0.0, dice.uniform(0.0, 0.2)])
-            steps = dice.choice([0, 1, 1, 2]) if after else dice.choice([1, 2])
+            steps = dice.choice([0, 1]) if after else dice.choice([1, 2, 2, 3])
             assert trained(replace(task, until=None, steps=steps, after=after)) == -signal.SIGKILL
     assert trained(task) == 0
+    saved = [json.loads(line).get("resumed") for line in task.log.read_text().splitlines()]
+    runs = [step for step in saved if step is not None]
+    assert len([step for step in runs if SEAM - 4 <= step <= SEAM + 12]) >= 8, runs
+    assert min(runs[1:]) < SEAM < max(runs), runs
     return kept_ids(task.log)
 
 
