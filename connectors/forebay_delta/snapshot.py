@@ -18,7 +18,7 @@ from forebay_delta.actions import Commit, DataFile, Metadata, Protocol
 from forebay_delta.checkpoints import PARSED, Checkpoint, joined
 from forebay_delta.commits import deletion_vector_of
 
-# Rows of a checkpoint that are made into objects together: one at a time costs ten times more.
+# Rows of a checkpoint that are made into objects together: calls of Arrow cost more than rows.
 _BLOCK = 256
 
 
@@ -68,9 +68,7 @@ class SnapshotFiles(Sequence[DataFile]):
         in_table = places[places < self._rows]
         if self._table is None or not len(in_table):
             return [self._files[place - self._rows] for place in places]
-        rows = iter(
-            self._table.take(pa.array(in_table, pa.int64())).to_pylist(maps_as_pydicts="lossy")
-        )
+        rows = _rows(self._table.take(pa.array(in_table, pa.int64())))
         return [
             _data_file(next(rows)) if place < self._rows else self._files[place - self._rows]
             for place in places
@@ -157,6 +155,27 @@ def _order(table: pa.Table | None, files: Sequence[DataFile]) -> NDArray[np.int6
         keys, sort_keys=[("modificationTime", "ascending"), ("path", "ascending")]
     )
     return order.to_numpy().astype(np.int64)
+
+
+def _rows(table: pa.Table) -> Iterator[Mapping[str, Any]]:
+    """The rows as mappings; column by column, which is several times faster than row by row."""
+    columns = [_values(table.column(name)) for name in table.column_names]
+    for row in zip(*columns, strict=True):
+        yield dict(zip(table.column_names, row, strict=True))
+
+
+def _values(column: pa.ChunkedArray[Any]) -> Sequence[Any]:
+    if column.null_count == len(column):
+        return [None] * len(column)
+    if not pa.types.is_map(column.type):
+        return column.to_pylist(maps_as_pydicts="lossy")
+    maps: Any = column.combine_chunks()
+    keys, items, ends = maps.keys.to_pylist(), maps.items.to_pylist(), maps.offsets.to_pylist()
+    present = maps.is_valid().to_pylist()
+    return [
+        dict(zip(keys[start:stop], items[start:stop], strict=True)) if there else None
+        for start, stop, there in zip(ends[:-1], ends[1:], present, strict=True)
+    ]
 
 
 def _data_file(row: Mapping[str, Any]) -> DataFile:
