@@ -161,6 +161,8 @@ class DeltaWriter:
                 self._table,
                 rows.select(order),
                 mode="append",
+                # One file: those of a commit that has several come in no order that we give.
+                target_file_size=max(2 * rows.nbytes, _ROW_GROUP_BYTES),
                 writer_properties=_layout(rows, compression),
                 commit_properties=CommitProperties(app_transactions=known),
             )
