@@ -243,7 +243,7 @@ def _same_kind(node: Node, hint: Any) -> bool:
     if node.is_list:
         return origin in _LISTS
     if node.is_mapping:
-        return origin not in _LISTS and origin not in _SCALARS and origin is not typing.Literal
+        return origin not in (*_LISTS, *_SCALARS, typing.Literal, abc.Callable)
     return origin in (abc.Callable, typing.Literal)
 
 
