@@ -18,7 +18,7 @@ from forebay.errors import (
     StageError,
     StateError,
 )
-from forebay.mix import MixedSource, mix
+from forebay.mixing import MixedSource, mix
 from forebay.options import LoaderOptions, LoaderStats
 from forebay.rng import RowRandom
 from forebay.slice import Failure, Slice

@@ -26,7 +26,7 @@ from forebay.engine import Feed, Plan
 from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, StateError
 from forebay.intake import Intake, Slices
 from forebay.merge import Merge
-from forebay.mix import Mix, mix_in
+from forebay.mixing import Mix, mix_in
 from forebay.options import LoaderOptions, LoaderStats, StateOf
 from forebay.prefetch import Prefetcher, Ready
 from forebay.rng import RowRandom, Run

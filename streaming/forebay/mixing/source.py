@@ -11,8 +11,8 @@ from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
 from forebay.errors import ConfigError, StateError
-from forebay.mix.reader import MixedReader
-from forebay.mix.repeat import Repeated
+from forebay.mixing.reader import MixedReader
+from forebay.mixing.repeat import Repeated
 from forebay.source import Owns, Reader, Source, Split
 from forebay.state import Position
 

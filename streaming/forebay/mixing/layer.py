@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from forebay.errors import SourceError
 from forebay.intake import Slices
 from forebay.merge import Merge
-from forebay.mix.shares import Shares
-from forebay.mix.source import MixedSource
+from forebay.mixing.repeat import round_of
+from forebay.mixing.shares import Shares
+from forebay.mixing.source import MixedSource
 from forebay.slice import Slice
 from forebay.state import Mixture, Position
 from forebay.supply import Ledger, Portion, SliceSupply, Supply
@@ -205,7 +206,7 @@ class _Member:
     def begin(self, split: str, position: Position) -> None:
         """Have a split whose reading begins here."""
         self._positions[split] = position
-        self._lane.begin(split)
+        self._lane.splits.add(split)
 
     def arrive(self, s: Slice) -> None:
         """Keep a slice for its turn."""
@@ -231,14 +232,15 @@ class _Member:
         Raises:
             SourceError: a whole round gave no row, and so would all that follow.
         """
-        if self._whole_round and not self._rows and self._lane.all_began:
+        if self._whole_round and not self._rows:
             raise SourceError(
                 f"mix: a whole round of the source {self._name!r} gave no row: the stages leave "
                 'none. Leave it out of the mix, or mix with when_dry="others".'
             )
-        self._whole_round, self._rows = True, 0
-        self._lane.begin_round()
-        self._positions = {k: Position(0, base=0) for k in self.splits}
+        begins = self._lane.begin_round()
+        self._whole_round, self._rows = len(begins) == len(self.splits), 0
+        self._positions = {s.split: Position(s.start, base=s.start) for s in begins}
+        self._back.extend(begins)
         self._merge = None
 
 
@@ -254,7 +256,6 @@ class _Lane:
         self.splits: set[str] = set()
         self._queue: deque[Slice] = deque()
         self._later: deque[Slice] = deque()
-        self._began: set[str] = set()
         self._over: set[str] = set()
         self._quiet: set[str] = set()
 
@@ -263,16 +264,6 @@ class _Lane:
         """Whether the last that came of every split says that there is no more now."""
         open_splits = self.splits - self._over
         return bool(open_splits) and not self._queue and self._quiet >= open_splits
-
-    @property
-    def all_began(self) -> bool:
-        """Whether every split had a beginning in this round."""
-        return self._began >= self.splits
-
-    def begin(self, split: str) -> None:
-        """Have a split that is in the middle of its first round."""
-        self.splits.add(split)
-        self._began.add(split)
 
     def arrive(self, s: Slice) -> None:
         """Keep a slice that was read."""
@@ -283,12 +274,30 @@ class _Lane:
         else:
             self._quiet.discard(s.split)
 
-    def begin_round(self) -> None:
-        """Let the slices of the next round come."""
-        self._queue.extendleft(reversed(self._later))
-        self._later.clear()
-        self._began.clear()
+    def begin_round(self) -> list[Slice]:
+        """Let the slices of the next round come; the slices that begin it, of each split one.
+
+        They are to be delivered together: in a state all splits are in one round. Splits that
+        are a round ahead (the state is of another order or number of ranks) stay out of it.
+        """
+        self._queue, self._later = self._later, self._queue
         self._over.clear()
+        found = [s for split in sorted(self.splits) if (s := self._beginning(split)) is not None]
+        number = min((round_of(s.token) for s in found), default=0)
+        begins = [s for s in found if round_of(s.token) == number]
+        self._queue.extendleft(s for s in found if round_of(s.token) != number)
+        self._over = self.splits - {s.split for s in begins}
+        return begins
+
+    def _beginning(self, split: str) -> Slice | None:
+        """Wait for the slice with which the split begins anew; None if it does not."""
+        while True:
+            for s in self._queue:
+                if s.resets and s.split == split:
+                    self._queue.remove(s)
+                    return s
+            if not self._fill({split}):
+                return None
 
     def next(self, want: Collection[str] = (), *, waits: bool = True) -> Slice | None:
         """The next slice of this round; None when it is over for all of ``want``.
@@ -310,9 +319,8 @@ class _Lane:
     def _is_of_this_round(self, s: Slice) -> bool:
         if not self._repeats:
             return True
-        if s.resets and s.split in self._began:
+        if s.resets:
             self._over.add(s.split)
-        self._began.add(s.split)
         return s.split not in self._over
 
 

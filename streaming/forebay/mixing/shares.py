@@ -65,9 +65,12 @@ class Shares:
             mean = sum(owed.values()) // len(owed)
             owed = {k: v - mean for k, v in owed.items()}
         turn = self.turn if self.turn in owed else None
-        left = self.left if turn else 0
         return replace(
-            self, owed=owed, parts=_parts(self.weights, list(owed)), turn=turn, left=left
+            self,
+            owed=owed,
+            parts=_parts(self.weights, list(owed)),
+            turn=turn,
+            left=self._left_of_quantum() if turn else 0,
         )
 
     def begun(self, ready: Collection[str]) -> Shares:
@@ -97,9 +100,14 @@ class Shares:
         return Mixture(
             owed=self.owed,
             turn=self.turn if self.left else None,
-            left=self.left,
+            left=self._left_of_quantum(),
             ended=self.ended,
         )
+
+    def _left_of_quantum(self) -> int:
+        """What is left without the quanta that the turn was made longer by: with these weights
+        the member gets them again, with others it should not."""
+        return (self.left - 1) % self.quantum + 1 if self.left else 0
 
     def _due(self, ready: Collection[str]) -> str:
         return min(ready, key=lambda k: (-self.owed[k] - self.parts[k] * self.quantum, k))

@@ -9,13 +9,15 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from forebay.mix.repeat import Repeated
+from forebay.mixing.repeat import Repeated
 from forebay.slice import Slice
 from forebay.source import Reader
 from forebay.state import Position
 
 # One member waits for data at most so long while another may have some.
 _WAIT_SECONDS = 0.005
+# While some splits are paused: others may be asked for any moment.
+_PAUSED_SECONDS = 0.01
 # A member that gave nothing for so long has none: a client may take a while to fetch.
 _DRY_SECONDS = 0.2
 # How much more of a member is read when it was the one that was waited for.
@@ -49,14 +51,15 @@ class MixedReader:
     ) -> None:
         self._members = [_Member(r, weights[k], k in bounded) for k, r in readers.items()]
         self._says_dry = says_dry
+        self._some_paused = False
         self._now = 0.0
 
     def positions(self) -> Mapping[str, Position]:
         return {k: p for m in self._members for k, p in m.reader.positions().items()}
 
     def poll(self, timeout: float) -> Slice | None:
-        deadline = time.monotonic() + timeout
-        left, wait = timeout, 0.0
+        left = min(timeout, _PAUSED_SECONDS) if self._some_paused else timeout
+        deadline, wait = time.monotonic() + left, 0.0
         while True:
             members = [m for m in self._members if m.gives]
             for member in sorted(members, key=lambda m: m.used):
@@ -75,6 +78,7 @@ class MixedReader:
             wait = max(0.0, min(_WAIT_SECONDS, left / max(len(members), 1)))
 
     def pause(self, splits: Collection[str]) -> None:
+        self._some_paused = bool(splits)
         for member in self._members:
             member.pause(splits)
         waited_for = [m for m in self._members if not m.paused]

@@ -29,7 +29,7 @@ class Repeated:
         self, name: str, source: Source, positions: Mapping[str, Position], owns: Owns
     ) -> None:
         self._name, self._source, self._owns = name, source, owns
-        self._rounds = {k: _round_of(p.token) for k, p in positions.items()}
+        self._rounds = {k: round_of(p.token) for k, p in positions.items()}
         self._reader: Reader = source.open({k: _bare(p) for k, p in positions.items()}, owns)
         at = self._reader.positions()
         self._began = {k: self._tagged_position(k, p) for k, p in at.items()}
@@ -58,7 +58,9 @@ class Repeated:
         self._reader.pause(splits)
 
     def finished_splits(self) -> Collection[str]:
-        """The splits that were read to the end of this round."""
+        """The splits that were read to the end of this round, and wait for others."""
+        if self._at_end():
+            return ()
         begin = {m.split for m in self._markers}
         return [k for k in self._reader.finished_splits() if k not in begin]
 
@@ -130,7 +132,8 @@ class Repeated:
         return replace(p, token=_tagged(p.token, number), pending=pending)
 
 
-def _round_of(token: Token | None) -> int:
+def round_of(token: Token | None) -> int:
+    """The round of a split where this token is valid; the first is 0."""
     return int((token or {}).get(_ROUND, 0))
 
 
