@@ -78,7 +78,7 @@ class Feed:
 def filled(broker: Broker, topic: str, table: Path, first: int, count: int) -> int:
     """Copy records of each partition from the topic to the table, in files that mix partitions;
     returns the time of the newest record."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for partition in range(PARTITIONS):
         with reader(broker.bootstrap, topic, first, partition=partition) as consumer:
             rows += [
@@ -97,7 +97,7 @@ def filled(broker: Broker, topic: str, table: Path, first: int, count: int) -> i
         times = part["timestamp"].cast(pa.timestamp("ms", "UTC"))
         part = part.set_column(3, "timestamp", times)
         write_deltalake(table, part, mode="append")
-    return max(row["timestamp"] for row in rows)
+    return max(int(row["timestamp"]) for row in rows)
 
 
 def started(broker: Broker, make_topic: Topics, folder: Path) -> tuple[Feed, int]:
