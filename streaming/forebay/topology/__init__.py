@@ -14,6 +14,7 @@ from typing import Any
 from forebay.deadletter import Sink
 from forebay.errors import ConfigError
 from forebay.letterbox import FolderSink
+from forebay.mixing import mix
 from forebay.plugins import Plugins
 from forebay.topology.build import RECORDERS, Builder
 from forebay.topology.nodes import Node, parse
@@ -40,7 +41,7 @@ __all__ = [
     "redacted",
 ]
 
-SOURCES = Plugins("forebay.sources", "source type")
+SOURCES = Plugins("forebay.sources", "source type", {"mix": mix})
 SINKS = Plugins("forebay.sinks", "sink type", {"folder": FolderSink})
 
 

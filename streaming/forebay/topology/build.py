@@ -17,7 +17,14 @@ from forebay.topology.parameters import Parameters, parameters
 from forebay.topology.problems import Problems, nearest
 from forebay.topology.sections import REQUIRED, SECTIONS, Checkpointing, Topology, Training
 from forebay.topology.stages import batch_function, with_stage
-from forebay.topology.values import attempt, call, import_named, read, read_arguments
+from forebay.topology.values import (
+    attempt,
+    call,
+    import_named,
+    read,
+    read_arguments,
+    sources_in,
+)
 
 RECORDERS = Plugins("forebay.recorders", "recorder type")
 
@@ -86,10 +93,14 @@ class Builder:
 
     def _source(self) -> Source | None:
         node = self._node("source")
-        made = None if node is None else self._plugin(node, "source", self._sources)
-        if node is not None and made is not None and not isinstance(made, Source):
+        return None if node is None else self._source_at(node, "source")
+
+    def _source_at(self, node: Node, path: str) -> Source | None:
+        """The source of a node, which may be made of other sources."""
+        made = self._plugin(node, path, self._sources)
+        if made is not None and not isinstance(made, Source):
             kind = type(made).__name__
-            self._problems.add(node.place, "source", f"{kind} is no source: no splits() and open()")
+            self._problems.add(node.place, path, f"{kind} is no source: no splits() and open()")
             return None
         return made
 
@@ -106,7 +117,38 @@ class Builder:
         except ConfigError as e:
             self._problems.add(kind.place, joined(path, "type"), str(e))
             return None
-        return call(target, _without(node, "type"), path, self._problems)
+        return self._made(target, _without(node, "type"), path)
+
+    def _made(self, target: Callable[..., Any], node: Node, path: str) -> Any:
+        """What ``target`` makes of the entries of a node, of which some may be sources again."""
+        known = parameters(target)
+        nested = {n: p for n, p in known.known.items() if sources_in(p.hint)}
+        if not nested:
+            return call(target, node, path, self._problems)
+        before = len(self._problems.found)
+        plain = {n: p for n, p in known.known.items() if n not in nested}
+        arguments = read_arguments(
+            node, Parameters(plain, known.open), path, self._problems, also=nested
+        )
+        for name, p in nested.items():
+            if (given := node.mapping().get(name)) is not None:
+                arguments[name] = self._sources_of(given, joined(path, name), sources_in(p.hint))
+            elif p.required:
+                what = "a source" if sources_in(p.hint) == "one" else "a mapping of sources"
+                self._problems.add(node.place, joined(path, name), f"is missing: {what}")
+        if len(self._problems.found) > before:
+            return None
+        return attempt(lambda: target(**arguments), node, path, self._problems)
+
+    def _sources_of(self, node: Node, path: str, how_many: str) -> Any:
+        """One source, or several by name; None, with problems noted, for what is wrong."""
+        if how_many == "one":
+            return self._source_at(node, path)
+        if not node.is_mapping:
+            self._problems.add(
+                node.place, path, f"must be a mapping of names to sources, not {node.shown()}"
+            )
+        return {k: self._source_at(v, joined(path, k)) for k, v in node.mapping().items()}
 
     def _record(self, pipeline: Pipeline) -> Pipeline:
         node = self._node("record")

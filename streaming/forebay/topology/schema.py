@@ -19,11 +19,12 @@ from forebay.errors import ConfigError
 from forebay.options import LoaderOptions
 from forebay.pipeline import Pipeline
 from forebay.plugins import Plugins
+from forebay.source import Source
 from forebay.topology.build import RECORDERS
 from forebay.topology.parameters import Parameter, Parameters, parameters
 from forebay.topology.sections import REQUIRED, SECTIONS, Checkpointing
 from forebay.topology.stages import MADE_BY, VERBS, method_of, public_names
-from forebay.topology.values import alternatives, bare, can_be_given, is_union
+from forebay.topology.values import alternatives, bare, can_be_given, is_union, sources_in
 
 _log = logging.getLogger(__name__)
 
@@ -93,13 +94,14 @@ def _scalar(hint: Any, name: str) -> Json:
         Path: {"type": "string"},
         datetime: {"type": "string", "format": "date-time"},
         pa.Schema: {"type": "object"},
+        Source: {"$ref": "#/properties/source"},
     }
     return known.get(hint, {})
 
 
 def _object(known: Parameters, more: Mapping[str, Json] | None = None) -> Json:
     """An object whose entries are arguments by name; ``more`` are entries beside them."""
-    given = {n: p for n, p in known.known.items() if can_be_given(p.hint)}
+    given = {n: p for n, p in known.known.items() if can_be_given(p.hint) or sources_in(p.hint)}
     return {
         "type": "object",
         "properties": {**(more or {}), **{n: _entry(p) for n, p in given.items()}},

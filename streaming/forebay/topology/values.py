@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from forebay.decode.schemas import arrow_schema
 from forebay.errors import ConfigError
+from forebay.source import Source
 from forebay.topology.nodes import Node, aware_time, joined, resolve
 from forebay.topology.parameters import Parameters, parameters
 from forebay.topology.problems import Problems, nearest
@@ -177,6 +178,15 @@ def can_be_given(hint: Any) -> bool:
     origin = typing.get_origin(hint) or hint
     known = (Any, object, typing.Literal, pa.Schema, abc.Callable, *_SCALARS, *_LISTS, *_MAPPINGS)
     return origin in known or (isinstance(origin, type) and is_dataclass(origin))
+
+
+def sources_in(hint: Any) -> typing.Literal["", "one", "named"]:
+    """Whether a parameter takes a source, or sources by name: they have a ``type`` of their own."""
+    hint = bare(hint)
+    if hint is Source:
+        return "one"
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    return "named" if origin in _MAPPINGS and bare(args[1]) is Source else ""
 
 
 def wanted(hint: Any) -> str:
