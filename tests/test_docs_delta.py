@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ import pytest
 import torch
 from deltalake import DeltaTable, write_deltalake
 
+from forebay import Pipeline
 from forebay.topology import load
-from forebay_delta import DeltaSource
+from forebay_delta import ChangeRefused, DeltaSource
 from forebay_delta.changes import Changes, ChangeType
 from forebay_delta.evolution import SchemaPolicy
 from forebay_delta.reader import OnGap
@@ -110,3 +111,73 @@ def _rows_of(head: str) -> Iterator[tuple[str, str]]:
     for line in table.splitlines()[2:]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         yield cells[0], cells[1]
+
+
+def _overwrite(table: DeltaTable) -> None:
+    write_deltalake(table, events(range(40, 50)), mode="overwrite")
+
+
+def _merge_new(table: DeltaTable) -> None:
+    merge = table.merge(events(range(40, 50)), "s.id = t.id", source_alias="s", target_alias="t")
+    merge.when_not_matched_insert_all().execute()
+
+
+# What makes a commit of each kind, by how its line of the table begins; deltalake writes no
+# deletion vectors, so that line has tests of its own beside those of the source.
+COMMITS: dict[str, list[Callable[[DeltaTable], object]]] = {
+    "append; ": [lambda t: write_deltalake(t, events(range(40, 50)), mode="append"), _merge_new],
+    "compaction": [lambda t: t.optimize.compact()],
+    "DELETE of whole": [lambda t: t.delete("id < 10")],
+    "DELETE, UPDATE, MERGE": [
+        lambda t: t.delete("id = 3"),
+        lambda t: t.update({"label": "1"}, predicate="id = 3"),
+    ],
+    "overwrite": [_overwrite],
+    "RESTORE": [lambda t: t.restore(1)],
+}
+POLICIES: dict[str, list[str]] = {
+    line: cells
+    for row in PAGE[PAGE.index("| commit |") :].partition("\n\n")[0].splitlines()[2:]
+    for line, *cells in [[cell.strip() for cell in row.strip("|").split("|")]]
+}
+
+
+@pytest.mark.parametrize("kind", COMMITS)
+@pytest.mark.parametrize(("column", "policy"), [*enumerate(typing.get_args(Changes))])
+def test_each_policy_does_what_the_table_says(
+    kind: str, column: int, policy: Changes, tmp_path: Path
+) -> None:
+    (says,) = (cells[column] for line, cells in POLICIES.items() if line.startswith(kind))
+    for i, make in enumerate(COMMITS[kind]):
+        table = _table_of_two_appends(tmp_path / str(i), deleted=kind == "RESTORE")
+        before = table.version()
+        make(table)
+        assert table.version() == before + 1
+        does = _what_comes(str(tmp_path / str(i)), before + 1, policy)
+        assert does == {"stop": "stop", "\N{EN DASH}": "nothing"}.get(says.split(" ")[0], "rows")
+
+
+def _table_of_two_appends(path: Path, deleted: bool) -> DeltaTable:
+    feed = {"delta.enableChangeDataFeed": "true"}
+    for first in (0, 10):
+        rows = events(range(first, first + 10))
+        write_deltalake(path, rows, mode="append", configuration=feed)
+    table = DeltaTable(path)
+    if deleted:
+        table.delete("id = 3")
+    return table
+
+
+def _what_comes(path: str, version: int, policy: Changes) -> str:
+    source = DeltaSource(
+        path,
+        start={"version": version},
+        until="latest",
+        changes=policy,
+        change_types=typing.get_args(ChangeType),
+    )
+    try:
+        rows = sum(len(b["id"]) for b in Pipeline(source).batch(64).loader())
+    except ChangeRefused:
+        return "stop"
+    return "rows" if rows else "nothing"
