@@ -19,6 +19,7 @@ from tests.delta_s3 import S3Place, S3Server, s3_server
 
 from forebay.errors import ConfigError, SourceError
 from forebay_delta.paths import without_credentials
+from forebay_delta.storageoptions import sort_options
 from forebay_delta.store import Store, open_store
 
 
@@ -231,6 +232,13 @@ def test_an_address_is_shown_without_credentials(uri: str, shown: str | None) ->
     assert without_credentials(uri) == (shown or uri.partition("?")[0])
 
 
+def test_a_signature_in_an_address_is_not_shown() -> None:
+    options = sort_options({"azure_storage_sas_token": "sv=1&sig=abc"}, "az://c/t")
+    assert options.shown("GET https://a/c/t?sig=x%2F failed: sv=1&sig=abc") == (
+        "GET https://a/c/t failed: ***"
+    )
+
+
 class Gate:
     """An S3 server that holds one file and lets only some tokens pass."""
 
@@ -309,8 +317,8 @@ def test_threads_that_are_refused_together_fetch_keys_once() -> None:
         assert given == ["token-A", "token-B"]
 
 
-def test_keys_that_stay_refused_end_in_an_error_without_them() -> None:
-    with Gate(403, "AccessDenied") as gate:
+def test_keys_that_stay_refused_end_in_an_error_without_them_though_the_server_says_them() -> None:
+    with Gate(403, "AccessDenied: key-id-value, secret-value, token-X") as gate:
         gate.valid = set()
         for options in (gate.options("token-X"), lambda: gate.options("token-X")):
             store = open_store("s3://b/t", options)

@@ -89,6 +89,15 @@ def test_a_bitmap_that_ends_too_early_is_refused_wherever_it_ends(numbers: list[
             decode_roaring64(data[:stop])
 
 
+@pytest.mark.parametrize(("numbers", "has"), [(range(5), 65_536), (range(0, 12_000, 2), 6_016)])
+def test_a_container_that_has_other_than_it_states_is_refused(numbers: list[int], has: int) -> None:
+    bitmap = pyroaring.BitMap64(numbers)
+    bitmap.run_optimize()
+    data = bitmap.serialize()[:-2] + b"\xff\xff"
+    with pytest.raises(ValueError, match=f"states {len(numbers)} numbers and has {has}"):
+        decode_roaring64(data)
+
+
 def test_numbers_that_are_not_ascending_are_refused() -> None:
     data = bytearray(pyroaring.BitMap64([1, 2]).serialize())
     data[-4:] = struct.pack("<2H", 2, 1)
