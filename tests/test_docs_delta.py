@@ -21,15 +21,17 @@ from forebay_delta.changes import Changes, ChangeType
 from forebay_delta.evolution import SchemaPolicy
 from forebay_delta.reader import OnGap
 
-PAGE = (Path(__file__).parent.parent / "docs/delta.md").read_text()
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs/delta.md").read_text()
+README = (ROOT / "README.md").read_text().partition("### Delta Lake")[2]
 
 
 class Enough(Exception):
     """Ends a loop that would follow the table for ever."""
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = PAGE) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -80,6 +82,12 @@ def test_the_code_of_the_page_runs(folder: Path) -> None:
     assert shapes == [(256, 4)] * 2
     assert "data" in torch.load(folder / "run.pt")
     assert len(blocks("python")) >= 8
+
+
+def test_the_code_of_the_readme_runs() -> None:
+    names: dict[str, Any] = {"Pipeline": Pipeline}
+    exec(blocks("python", README)[0], names)
+    assert names["source"].lengths == {"embedding": 768}
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
