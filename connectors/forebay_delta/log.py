@@ -286,8 +286,8 @@ class DeltaLog:
     def _gone(self, versions: range, why: str) -> VersionGone:
         return VersionGone(
             self._store.uri,
-            versions.start,
-            versions.stop,
+            None,  # the rows of missing commits cannot be counted
+            None,
             f"{_named(versions)} {'is' if len(versions) == 1 else 'are'} gone from the log ({why})",
             "The log keeps them for 'delta.logRetentionDuration'; start from a newer version.",
         )
