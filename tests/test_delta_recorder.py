@@ -200,6 +200,22 @@ def test_what_somebody_else_records_after_the_table_was_looked_at_is_left_out(ur
     assert offsets(uri) == list(range(40))
 
 
+def test_what_somebody_else_records_of_another_split_meanwhile_is_left_out_later(uri: str) -> None:
+    recording = DeltaRecorder(uri).open()
+    recording._table = Interrupted(uri, None, "rows")
+    recording._table.others = []
+    recording.write([rows(0, 10)])
+    recording._table.others = [rows(10, 20)]
+    recording.write([rows(0, 5, "b")])
+    recording.write([rows(10, 25)])
+    assert recorded(uri) == [("a", at) for at in range(25)] + [("b", at) for at in range(5)]
+
+
+def test_rows_that_are_given_twice_at_once_are_recorded_once(uri: str) -> None:
+    write(uri, rows(0, 10), rows(5, 15), rows(0, 3, "b"), rows(12, 14), rows(14, 16))
+    assert recorded(uri) == [("a", at) for at in range(16)] + [("b", at) for at in range(3)]
+
+
 def test_a_commit_that_was_made_though_its_answer_was_lost_is_not_repeated(uri: str) -> None:
     class Unlucky(DeltaWriter):
         def append(self, rows: pa.Table, **options: Any) -> None:
@@ -464,10 +480,15 @@ def test_payloads_lie_plain_in_row_groups_of_some_megabytes(uri: str) -> None:
     assert "PLAIN" in jpeg.encodings and "RLE_DICTIONARY" not in jpeg.encodings
 
 
+def test_a_commit_of_many_slices_is_one_file_in_order(uri: str) -> None:
+    write(uri, *(rows(i, i + 500) for i in range(0, 100_000, 500)))
+    (file,) = Path(uri).glob("*.parquet")
+    assert pq.read_table(file, columns=["_offset"])["_offset"].to_pylist() == list(range(100_000))
+
+
 def test_a_commit_larger_than_a_usual_file_is_one_file_in_order(uri: str) -> None:
-    payloads = np.empty(5, object)
-    payloads[:] = [os.urandom(30 << 20) for _ in range(5)]
-    write(uri, replace(rows(0, 5), columns={"video": payloads}))
+    videos = [pa.array([os.urandom(30 << 20)]) for _ in range(5)]
+    write(uri, *(replace(rows(i, i + 1), columns={"video": v}) for i, v in enumerate(videos)))
     (file,) = Path(uri).glob("*.parquet")
     assert pq.read_table(file, columns=["_offset"])["_offset"].to_pylist() == list(range(5))
 
@@ -492,8 +513,8 @@ def test_a_table_that_cannot_be_written_is_one_error_that_shows_no_credential() 
     options = {
         "AWS_ACCESS_KEY_ID": "AKIA-SECRET-1",
         "AWS_SECRET_ACCESS_KEY": "SECRET-2",
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
-        "AWS_REGION": "SECRET-2-north",
+        "AWS_ENDPOINT_URL": "http://user:SECRET-3@127.0.0.1:9/SECRET-2",
+        "AWS_REGION": "us-east-1",
         "AWS_ALLOW_HTTP": "true",
         "max_retries": "0",
     }

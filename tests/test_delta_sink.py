@@ -187,8 +187,8 @@ def test_a_table_that_cannot_be_reached_is_one_error_without_credentials(
     options = {
         "AWS_ACCESS_KEY_ID": "AKIA-SECRET-1",
         "AWS_SECRET_ACCESS_KEY": "SECRET-2",
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
-        "AWS_REGION": "SECRET-2-north",
+        "AWS_ENDPOINT_URL": "http://user:SECRET-3@127.0.0.1:9/SECRET-2",
+        "AWS_REGION": "us-east-1",
         "AWS_ALLOW_HTTP": "true",
         "max_retries": "0",
     }
@@ -198,6 +198,17 @@ def test_a_table_that_cannot_be_reached_is_one_error_without_credentials(
         away.flush()
     told = f"{e.value} {e.value.__cause__} {away!r}"
     assert "SECRET" not in told and "\x1b" not in told
+
+
+def test_letters_that_could_not_be_written_are_kept_and_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "in the way").write_text("")
+    sink = DeltaSink(str(tmp_path / "in the way" / "dead"))
+    sink.write([letter()])
+    with pytest.raises(SourceError, match=r"dead letters: the table .* cannot be made"):
+        sink.flush()
+    (tmp_path / "in the way").unlink()
+    sink.flush()
+    assert list(sink.letters()) == [letter()]
 
 
 def test_a_table_of_something_else_is_refused(sink: DeltaSink) -> None:

@@ -42,6 +42,7 @@ _ROW_GROUP_BYTES = 12 << 20
 _ROW_GROUP_ROWS = 1 << 20
 _SECRET = re.compile(r"key|secret|token|password|credential|sas|signature|authorization", re.I)
 _SHORTEST = 4  # a shorter value would blank out half of a message
+_LOGIN = re.compile(r"://[^/@\s]+@")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _WORDS = 400
 _UNSIGNED: Mapping[pa.DataType, pa.DataType] = {
@@ -146,6 +147,8 @@ class DeltaWriter:
     ) -> None:
         """Append rows in one commit, and these transactions (application, version) with them.
 
+        The rows stand in one file, in their order.
+
         The table must have been looked at, and have these columns.
 
         Raises:
@@ -159,9 +162,9 @@ class DeltaWriter:
         with self._told("be written"):
             write_deltalake(
                 self._table,
-                rows.select(order),
+                # As one batch and into one file: deltalake shuffles batches, and files of a commit.
+                rows.select(order).combine_chunks(),
                 mode="append",
-                # One file: those of a commit that has several come in no order that we give.
                 target_file_size=max(2 * rows.nbytes, _ROW_GROUP_BYTES),
                 writer_properties=_layout(rows, compression),
                 commit_properties=CommitProperties(app_transactions=known),
@@ -222,6 +225,7 @@ class DeltaWriter:
 
     def _redacted(self, error: BaseException) -> str:
         text = " ".join(_COLOURS.sub("", str(error)).replace("↳", "").split())
+        text = _LOGIN.sub("://***@", text)
         secrets = [v for k, v in self._options.items() if _SECRET.search(k) and len(v) >= _SHORTEST]
         for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, "***")

@@ -336,7 +336,7 @@ class Tape:
         """The next slices to write; they stay here until they are. Empty: it is closed."""
         with self._changed:
             while not self._is_due():
-                if self._closing and not self._waiting:
+                if self._closing:
                     return ()
                 self._changed.wait(self._seconds_left())
             slices, rows, nbytes = list[Slice](), 0, 0
