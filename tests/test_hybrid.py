@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forebay import ConfigError, Loader, Pipeline, Position, Slice, SourceError, StateError
+from forebay import (
+    ConfigError,
+    Loader,
+    Pipeline,
+    Plan,
+    Position,
+    Slice,
+    SourceError,
+    StateError,
+    ThreadEngine,
+)
 from forebay import merge_states as merged_states
 from forebay.columns import Columns, as_numpy
 from forebay.hybrid import AtOffsets, ByOffset, ByTime, Handover, HybridReader, HybridSource
+from forebay.rng import Run
 from forebay.source import Owns, Reader, Source, Split
+from forebay.stage import Map
 from forebay.state import State, advanced
 from forebay.testing import Fail, MemorySource
 
@@ -240,6 +252,19 @@ def test_ranks_share_history_and_live_and_may_change_in_number(
     assert Counter(seen + resumed(merged_states(states), loader(CHAINS[chain]))) == ALL
 
 
+def test_a_second_pass_reads_the_history_to_the_end_that_it_had_in_the_first() -> None:
+    first = loader(passed(0), passes=2)
+    seen, state = ids(first), first.state_dict()
+    assert state["pass"] == 1
+    assert Counter(seen + resumed(state, loader(passed(15), passes=2))) == ALL + ALL
+
+
+def passed(grown: int) -> HybridSource:
+    """The chain with a history that has grown by so many rows that live has given."""
+    more = with_tail(history(), records("p0", range(23, 23 + grown)))
+    return replace(CHAINS["offset"], history=more)
+
+
 def test_two_passes_read_history_and_live_twice() -> None:
     for stop in range(2 * sum(ALL.values()) // 8 + 2):
         seen, state = stopped_after(stop, loader(CHAINS["offset"], passes=2))
@@ -263,7 +288,9 @@ def test_all_of_the_history_comes_before_the_first_live_record(shuffle: int, ord
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_live_is_not_known_to_a_state_before_the_history_is_delivered(order: str) -> None:
+def test_live_waits_for_the_last_row_of_the_history_however_long_a_stage_takes(
+    order: Literal["split", "arrival", "deterministic"],
+) -> None:
     gate = threading.Event()
 
     def slow(columns: Columns) -> Columns:
@@ -271,14 +298,27 @@ def test_live_is_not_known_to_a_state_before_the_history_is_delivered(order: str
             gate.wait(60)
         return columns
 
-    of = Pipeline(CHAINS["offset"]).map(slow, name="slow").batch(1).loader(order=order, workers=3)
-    batches = iter(of)
-    for _ in range(20):
-        next(batches)
-    assert set(of.state_dict()["splits"]) == {"early", "later"}
+    feed = ThreadEngine().start(
+        Plan(
+            source=CHAINS["offset"],
+            stages=[Map("slow", slow)],
+            positions={},
+            owns=everything,
+            run=Run(),
+            order=order,
+            workers=(3, 3),
+        )
+    )
+    taken: list[Slice] = []
+    while sum(map(len, taken)) < sum(KEPT.values()) - 8:
+        taken += filter(None, [feed.take(10)])
+    taken += [s for _ in range(3) if (s := feed.take(0.1)) is not None]
+    assert {s.split for s in taken} == {"early", "later"}
     gate.set()
-    assert len(ids(batches)) == sum(ALL.values()) - 20
-    assert set(of.state_dict()["splits"]) == {"early", "later", "p0", "p1", "p2"}
+    while not feed.done:
+        taken += filter(None, [feed.take(10)])
+    feed.close()
+    assert Counter(ids_of(taken)) == ALL
 
 
 @pytest.mark.parametrize("shuffle", [0, 20])
@@ -286,17 +326,20 @@ def test_the_deterministic_order_is_the_same_for_any_timing_and_across_a_restart
     shuffle: int,
 ) -> None:
     def run(slice_rows: int = 7, **options: Any) -> Loader:
-        chain = replace(
-            CHAINS["offset"],
-            history=replace(history(), slice_rows=slice_rows),
-            live=replace(LIVE, slice_rows=slice_rows),
+        chain = HybridSource(
+            history({"p0": 250, "p1": 90}, slice_rows=slice_rows),
+            MemorySource(
+                {k: records(k, range(n)) for k, n in {"p0": 300, "p1": 170}.items()}, slice_rows
+            ),
+            BY_OFFSET,
         )
-        return loader(chain, shuffle=shuffle, order="deterministic", **options)
+        return loader(chain, shuffle=shuffle, order="deterministic", size=20, **options)
 
     whole = ids(run())
+    assert len(set(whole)) == len(whole) == 470
     assert ids(run(slice_rows=2, workers=4, prefetch=5)) == whole
-    for stop in range(len(whole) // 8 + 1):
-        seen, state = stopped_after(stop, run(slice_rows=3))
+    for stop in range(len(whole) // 20 + 1):
+        seen, state = stopped_after(stop, run(slice_rows=13))
         assert seen + resumed(state, run(slice_rows=64, workers=1)) == whole
 
 
@@ -366,6 +409,59 @@ def test_a_chain_can_be_pickled() -> None:
         assert pickle.loads(pickle.dumps(chain)) == chain
 
 
+@dataclass(frozen=True, slots=True)
+class Tokened(MemorySource):
+    """A source whose positions, and each pending range in them, need a token of its own."""
+
+    name: str = ""
+
+    def open(self, positions: Mapping[str, Position], owns: Owns) -> Any:
+        tokens = [t for p in positions.values() for t in (p.token, *(r.token for r in p.pending))]
+        assert all(t is None or t["of"] == self.name for t in tokens), tokens
+        return TokenedReader(self.name, MemorySource.open(self, positions, owns))
+
+
+class TokenedReader:
+    """A reader in memory whose slices have tokens."""
+
+    def __init__(self, name: str, reader: Any) -> None:
+        self._name, self._reader = name, reader
+
+    def poll(self, timeout: float) -> Slice | None:
+        s: Slice | None = self._reader.poll(timeout)
+        return s and replace(s, token={"of": self._name, "at": s.next_offset})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+
+def test_each_source_gets_its_own_tokens_back_also_those_of_ranges_that_were_overtaken() -> None:
+    chain = HybridSource(
+        Tokened(history().data, name="history"), Tokened(LIVE.data, name="live"), BY_OFFSET
+    )
+    reader = chain.open({}, everything)
+    began, slices = dict(reader.positions()), list(read(reader))
+    end = advanced(began, slices)["later"].token
+    assert end == {"of": {"of": "history", "at": 36}, "seen": {"p0": 22, "p1": 24}, "end": 36}
+    phases = [s.phase for s in slices]
+    assert phases == sorted(phases)
+    for phase in (0, 3):
+        first, last = phases.index(phase), len(phases) - phases[::-1].index(phase)
+        given = [*slices[:first], *slices[first + 1 : last]]
+        saved = State.from_json(
+            json.loads(json.dumps(State(splits=advanced(began, given)).to_json()))
+        )
+        assert any(p.pending for p in saved.splits.values())
+        rest = slices_not_delivered(saved.splits, read(chain.open(saved.splits, everything)))
+        assert Counter(ids_of(given) + ids_of(rest)) == ALL
+
+
+def slices_not_delivered(saved: Mapping[str, Position], slices: Iterator[Slice]) -> list[Slice]:
+    return [
+        part for s in slices for part in (saved[s.split].remaining(s) if s.split in saved else [s])
+    ]
+
+
 # -- where live begins -------------------------------------------------------------------------
 
 
@@ -377,6 +473,12 @@ def began(source: HybridSource, saved: Mapping[str, Position] | None = None) -> 
 
 def test_a_split_that_the_history_never_had_begins_at_its_first_record() -> None:
     assert began(CHAINS["offset"]) == {"p0": 23, "p1": 25, "p2": 0}
+
+
+def test_rows_of_the_history_may_lie_in_any_order() -> None:
+    rows = [*records("p0", range(10, 23)), *records("p1", range(25)), *records("p0", range(10))]
+    chain = HybridSource(MemorySource({"early": rows}), LIVE, BY_OFFSET)
+    assert began(chain) == {"p0": 23, "p1": 25, "p2": 0}
 
 
 def test_live_begins_by_its_own_rule_after_a_history_without_a_row() -> None:
