@@ -5,6 +5,7 @@ source = HybridSource(table, topic, ByOffset())
 
 from __future__ import annotations
 
+from forebay.hybrid.chain import chain
 from forebay.hybrid.handover import AtOffsets, ByOffset, ByTime, Handover, StartsAt
 from forebay.hybrid.reader import HybridReader
 from forebay.hybrid.source import HybridSource
@@ -17,4 +18,5 @@ __all__ = [
     "HybridReader",
     "HybridSource",
     "StartsAt",
+    "chain",
 ]

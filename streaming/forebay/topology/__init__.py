@@ -13,6 +13,7 @@ from typing import Any
 
 from forebay.deadletter import Sink
 from forebay.errors import ConfigError
+from forebay.hybrid import chain
 from forebay.letterbox import FolderSink
 from forebay.mixing import mix
 from forebay.plugins import Plugins
@@ -41,7 +42,7 @@ __all__ = [
     "redacted",
 ]
 
-SOURCES = Plugins("forebay.sources", "source type", {"mix": mix})
+SOURCES = Plugins("forebay.sources", "source type", {"chain": chain, "mix": mix})
 SINKS = Plugins("forebay.sinks", "sink type", {"folder": FolderSink})
 
 
