@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from tests.delta_tables import append, ids, loader, read, read_with_kills, table
 
 from forebay import ConfigError, Pipeline, StateError, merge_states
-from forebay_delta import DeltaSource
+from forebay_delta import ChangeRefused, DeltaSource
 
 
 @pytest.fixture
@@ -235,3 +235,20 @@ def test_event_times_come_from_a_column(tmp_path: Path) -> None:
         freshness = of.stats().freshness_seconds
     assert freshness is not None
     assert abs(time.time() - 1.5 - freshness) < 60
+
+
+@pytest.mark.parametrize("feed", [True, False])
+def test_copied_rows_are_never_given_as_inserts_of_a_change_feed(
+    tmp_path: Path, feed: bool
+) -> None:
+    at = tmp_path / "changed"
+    append(at, range(100), configuration={"delta.enableChangeDataFeed": str(feed).lower()})
+    table(at).update(updates={"text": "'new'"}, predicate="id = 3")
+    source = DeltaSource(str(at), start={"version": 0}, until="latest", changes="cdf")
+    if feed:
+        assert read(source) == [*range(100), 3]
+        return
+    with loader(source, size=100) as of, pytest.raises(ChangeRefused, match="version 1 .UPDATE"):
+        batches = iter(of)
+        assert ids([next(batches)]) == list(range(100))
+        next(batches)

@@ -64,14 +64,26 @@ def snapshot_scan(version: int, index: int, file: DataFile, policy: Changes) -> 
 
 
 def scans_of(
-    commit: Commit, policy: Changes, types: Collection[ChangeType], uri: str
+    commit: Commit,
+    policy: Changes,
+    types: Collection[ChangeType],
+    uri: str,
+    *,
+    writes_feed: bool,
 ) -> list[Scan]:
     """The files that a commit gives, in the order of its actions.
+
+    Args:
+        writes_feed: whether writers of the table must write the change feed of a commit that
+            copies rows (``delta.enableChangeDataFeed``). Else a rewritten file cannot be told
+            from new rows.
 
     Raises:
         ChangeRefused: the policy does not allow the commit; names it and the way out.
     """
     if policy == "cdf":
+        if not writes_feed:
+            _check_copied_nothing(commit, uri)
         return _change_feed(commit, types)
     adds = _changing(commit, "add")
     removes = _changing(commit, "remove")
@@ -119,6 +131,24 @@ def _unseen(
             "(changes='cdf'), or pass over such commits with changes='skip'."
         )
     return [_whole(commit, i, f) for i, f in new.items()]
+
+
+def _check_copied_nothing(commit: Commit, uri: str) -> None:
+    """Refuse a commit without a feed whose new files may hold copies of rows given before."""
+    adds, removes = _changing(commit, "add"), _changing(commit, "remove")
+    paired = {f.path for f in adds.values()} & {f.path for f in removes.values()}
+    rewrites = any(f.path not in paired for f in adds.values()) and any(
+        f.path not in paired for f in removes.values()
+    )
+    moved = commit.operation == "RESTORE"  # files come back or go as they were: nothing is copied
+    if rewrites and not moved and not _changing(commit, "cdc") and not _copied_nothing(commit):
+        raise ChangeRefused(
+            f"{uri}: version {commit.version} ({_name(commit)}) rewrites whole files while the "
+            "table's change feed is off, and does not say that it copied no rows: changes='cdf' "
+            "would give copied rows as inserts. Everything before it was delivered. Turn on "
+            "delta.enableChangeDataFeed for the commits to come, and pass over this one with "
+            "changes='skip', or take its files again, whole, with changes='reemit'."
+        )
 
 
 def _copied_nothing(commit: Commit) -> bool:

@@ -86,6 +86,7 @@ class DeltaSource:
     readahead_files: int | None = field(default=None, kw_only=True)
     """Most files open at a time; None: one more than threads."""
     slice_rows: int = field(default=1 << 16, kw_only=True)
+    """Most rows in a slice."""
     slice_bytes: int = field(default=4 << 20, kw_only=True)
     """Most bytes of rows in a slice, about."""
 
@@ -164,7 +165,11 @@ class DeltaSource:
         schema = first.schema if failure is None else latest
         view = View.of(*schema_of(log, schema, latest, self._where), rules)
         commits = min(lane.commits_from for lane in lanes)
-        tail = Tail(store, rules, lanes[0].split.id, view, commits, until)
+        configuration = view.metadata.configuration
+        if self.changes == "cdf":
+            before = max(commits - 1, 0)
+            configuration = schema_of(log, before, latest, self._where)[2].configuration
+        tail = Tail(store, rules, lanes[0].split.id, view, commits, until, configuration)
         snapshots: list[tuple[Snapshot, View]] = []
         gap: TableReplaced | VersionGone | None = failure
         if gap is None:

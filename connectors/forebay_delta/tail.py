@@ -106,6 +106,8 @@ class Tail:
     Args:
         split: named in errors.
         until: the last version to read; None follows for ever.
+        configuration: the table's properties just before ``version``; those of ``view`` may be
+            older, for it keeps the schema that reading began with.
     """
 
     def __init__(
@@ -116,7 +118,9 @@ class Tail:
         view: View,
         version: int,
         until: int | None,
+        configuration: Mapping[str, str],
     ) -> None:
+        self._configuration = configuration
         self._store, self._log = store, DeltaLog(store)
         self._rules, self._split = rules, split
         self.view, self.version, self._until = view, version, until
@@ -150,10 +154,18 @@ class Tail:
             return None
         if self._misses:
             self._check_same_table()
+        if commit.metadata is not None:
+            self._configuration = commit.metadata.configuration
         if commit.protocol is not None or commit.metadata is not None:
             self.view = self._view_after(commit)
         rules = self._rules
-        scans = scans_of(commit, rules.changes, rules.change_types, rules.uri)
+        scans = scans_of(
+            commit,
+            rules.changes,
+            rules.change_types,
+            rules.uri,
+            writes_feed=_writes_feed(self._configuration),
+        )
         planned = Planned(version=self.version, snapshot=False, view=self.view, scans=iter(scans))
         self._misses = 0
         self.version += 1
@@ -166,7 +178,10 @@ class Tail:
 
     def behind(self, view: View, version: int) -> Tail:
         """The tail from another version on, under the same rules."""
-        return Tail(self._store, self._rules, self._split, view, version, self._until)
+        configuration = view.metadata.configuration
+        return Tail(
+            self._store, self._rules, self._split, view, version, self._until, configuration
+        )
 
     def _view_after(self, commit: Commit) -> View:
         view, rules = self.view, self._rules
@@ -218,6 +233,10 @@ class Tail:
 
     def _replaced(self, found: str) -> TableReplaced:
         return replaced(self._split, self.view.metadata.id, found)
+
+
+def _writes_feed(configuration: Mapping[str, str]) -> bool:
+    return configuration.get("delta.enableChangeDataFeed", "false").lower() == "true"
 
 
 def gone(split: str, first: int, last: int) -> VersionGone:
