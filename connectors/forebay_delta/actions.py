@@ -114,6 +114,8 @@ class Commit:
     operation: str | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """``commitInfo.operationMetrics``, as the writer named and typed them."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """``commitInfo.operationParameters``, likewise."""
     transactions: Mapping[str, int] = field(default_factory=dict)
     """Last version of each application, by its id."""
     digest: bytes | None = None

@@ -73,6 +73,7 @@ class _Draft:
             timestamp_ms=_timestamp(self._info),
             operation=self._info.get("operation"),
             metrics=self._info.get("operationMetrics") or {},
+            parameters=self._info.get("operationParameters") or {},
             transactions=self._transactions,
         )
 
