@@ -256,6 +256,18 @@ def test_ranks_that_make_the_table_at_once_make_one(tmp_path: Path) -> None:
         ]
 
 
+def test_who_finds_the_table_made_meanwhile_looks_at_what_is_in_it(uri: str) -> None:
+    class Late(DeltaWriter):
+        def create(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
+            write(uri, rows(0, 10))
+            super().create(schema, partition_by)
+
+    recording = DeltaRecorder(uri).open()
+    recording._table = Late(uri, None, "rows")
+    recording.write([rows(0, 15)])
+    assert offsets(uri) == list(range(15))
+
+
 def test_who_cannot_get_a_commit_through_says_so_in_the_end(uri: str) -> None:
     class Busy(DeltaWriter):
         def append(self, rows: pa.Table, **options: Any) -> None:

@@ -118,7 +118,9 @@ class DeltaRecording:
         return None
 
     def _write_new(self, slices: Sequence[Slice]) -> None:
-        exists = self._table.refresh()
+        if not self._table.refresh():
+            # Perhaps somebody else makes it now, and records: what is in it is looked at below.
+            self._table.create(_rows(slices[:1], self._recorder.columns).schema)
         self._forget_places()
         reached: dict[str, Place] = {}
         new = []
@@ -130,12 +132,10 @@ class DeltaRecording:
                 new.append(left)
                 reached[app_id] = place_after(s)
         if new:
-            self._append(new, reached, exists)
+            self._append(new, reached)
 
-    def _append(self, new: Sequence[Slice], reached: Mapping[str, Place], exists: bool) -> None:
+    def _append(self, new: Sequence[Slice], reached: Mapping[str, Place]) -> None:
         rows = _rows(new, self._recorder.columns)
-        if not exists:
-            self._table.create(rows.schema)
         self._table.check(rows.schema)
         before = self._table.version
         self._table.append(
