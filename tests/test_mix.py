@@ -6,7 +6,8 @@ import logging
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -32,11 +33,14 @@ from forebay import (
     ConfigError,
     Pipeline,
     Position,
+    Slice,
     SourceError,
     StateError,
     merge_states,
     mix,
 )
+from forebay.mixing import Mix
+from forebay.mixing.repeat import Repeated
 from forebay.mixing.shares import Shares
 from forebay.state import Mixture, State
 from forebay.testing import Fail, MemoryReader, MemorySource, Stall
@@ -344,6 +348,108 @@ def test_a_split_that_is_a_round_behind_catches_up_before_the_next_round() -> No
     assert replayed[13:20] == [("0", 0), ("0", 1), ("0", 2), ("0", 3), *second]
 
 
+class Scripted:
+    """Finished slices in a fixed order; of the splits in ``finished`` nothing more comes."""
+
+    def __init__(self, slices: list[Slice], finished: set[str]) -> None:
+        self._slices, self._finished = slices, finished
+
+    def next(self, want: Collection[str] = ()) -> Slice | None:
+        if want and set(want) <= self._finished and all(s.split not in want for s in self._slices):
+            return None
+        return self._slices.pop(0) if self._slices else None
+
+
+def beginning(split: str, number: int) -> Slice:
+    nothing = np.zeros(0, np.int64)
+    token = {"round": number}
+    return Slice(
+        split=split, columns={}, offsets=nothing, start=0, next_offset=0, token=token, resets=True
+    )
+
+
+def test_the_beginnings_of_a_round_come_together_whatever_was_read_ahead_of_them() -> None:
+    def of(split: str, start: int, number: int) -> Slice:
+        at = np.arange(start, start + 2, dtype=np.int64)
+        token = {"round": number}
+        columns = {"value": at}
+        return Slice(
+            split=split,
+            columns=columns,
+            offsets=at,
+            start=start,
+            next_offset=start + 2,
+            token=token,
+        )
+
+    ahead = [beginning("b", 1), of("b", 0, 1), beginning("b", 2), of("b", 0, 2)]
+    both = [beginning("b", 3), of("b", 0, 3), beginning("a", 3), of("a", 0, 3)]
+    live = MemorySource({"c": []}, bounded=False)
+    sources = {"live": live, "replay": MemorySource({"a": [0, 1], "b": [0, 1]})}
+    source = mix(sources, {"live": 0.001, "replay": 0.999}, when_dry="repeat")
+    at = {"a": Position(2, token={"round": 2}), "b": Position(2), "c": Position(0)}
+    mixed = Mix(Scripted([*ahead, *both], {"a", "b"}), source, at, None, deterministic=True)
+    came: list[tuple[str, int, int]] = []
+    while len(came) < 8 and (s := mixed.next()) is not None:
+        came.append((s.split, (s.token or {})["round"], len(s)))
+    alone = [("b", 1, 0), ("b", 1, 2), ("b", 2, 0), ("b", 2, 2)]
+    assert came == [*alone, ("a", 3, 0), ("b", 3, 0), ("a", 3, 2), ("b", 3, 2)]
+
+
+def test_a_round_is_not_told_as_finished_before_the_next_begins() -> None:
+    reader = Repeated("replay", member("replay", [3, 9]), {}, lambda split: True)
+    told = []
+    while (s := reader.poll(0)) is not None:
+        told.append((s.split[-1], s.next_offset, list(reader.finished_splits())))
+    assert told == [("0", 3, ["replay/0"]), ("1", 7, ["replay/0"]), ("1", 9, [])]
+    assert reader.finished_splits() == []
+    begun = [reader.poll(0) for _ in range(3)]
+    assert [s.resets for s in begun if s is not None] == [True, True, False]
+
+
+class WithTokens(MemorySource):
+    """Its slices have tokens of their own; it takes no others back."""
+
+    def open(self, positions: Any, owns: Any) -> MemoryReader:
+        for p in positions.values():
+            assert {t for r in p.undelivered() if r.token for t in r.token} <= {"own"}
+        reader = super().open(positions, owns)
+        reader.__class__ = TokenReader
+        return reader
+
+
+class TokenReader(MemoryReader):
+    def poll(self, timeout: float) -> Slice | None:
+        s = super().poll(timeout)
+        return s if s is None else replace(s, token={"own": 1})
+
+
+def test_a_repeated_source_gets_its_own_tokens_back_and_the_state_knows_the_round() -> None:
+    def run() -> Any:
+        sources = {"live": member("live", [400]), "replay": WithTokens({"replay/0": [*range(10)]})}
+        return loader(mix(sources, {"live": 1, "replay": 1}, when_dry="repeat"))
+
+    _, state = stopped_after(6, run())
+    assert state["tokens"] == [{"own": 1, "round": 1}]
+    of = run()
+    of.load_state_dict(state)
+    _, again = stopped_after(1, of)
+    assert again["tokens"] == [{"own": 1, "round": 2}]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_member_that_had_ended_is_back_if_it_has_more_at_the_restart(order: str) -> None:
+    def run(length: int) -> Any:
+        sources = {"live": member("live", [300]), "replay": member("replay", [length])}
+        return loader(mix(sources, {"live": 1, "replay": 1}, when_dry="others"), order=order)
+
+    seen, state = stopped_after(12, run(20))
+    assert state["mix"]["ended"] == ["replay"]
+    rest = resumed(state, run(90))
+    assert counts(seen + rest) == {"live": 300, "replay": 90}
+    assert abs(counts(rest[:80])["replay"] - 40) <= 16
+
+
 @pytest.mark.parametrize("lengths", [[], [0, 0]])
 def test_a_member_without_rows_cannot_be_repeated(lengths: list[int]) -> None:
     live = member("live", [30])
@@ -386,10 +492,10 @@ class CountedReader(MemoryReader):
 def test_members_are_read_as_the_stages_use_them_so_that_the_window_holds_all_of_them() -> None:
     CountedReader.polls = CountedReader.beyond = 0
     rare = Counted({"live/0": list(range(40_000))}, slice_rows=20)
-    plenty = MemorySource({"replay/0": list(range(40_000))}, slice_rows=20)
+    plenty = MemorySource({"replay/0": list(range(-40_000, 0))}, slice_rows=20)
     built = Pipeline(mix({"live": rare, "replay": plenty}, {"live": 1, "replay": 1}))
     kept = built.filter(
-        lambda row: row["value"] % 20 == 0 or "replay" in row, per="row", name="rare"
+        lambda row: row["value"] < 0 or row["value"] % 20 == 0, per="row", name="rare"
     )
     with kept.batch(10).loader(max_bytes=60_000, workers=1) as of:
         given_rows = rows(b for _, b in zip(range(60), of, strict=False))
@@ -411,7 +517,9 @@ def test_an_error_of_one_member_is_raised_after_its_good_rows_and_closes_the_oth
     live = Watched({"live/0": [*range(48), Fail("gone")]})
     replay = Watched({"replay/0": list(range(500))})
     of = loader(mix({"live": live, "replay": replay}, {"live": 1, "replay": 1}), order=order)
-    batches, given_rows = iter(of), []
+    batches = iter(of)
+    given_rows = rows([next(batches)])
+    assert [r.closed for r in opened] == [False, False]
     with pytest.raises(SourceError, match="live/0@48: gone"):
         while True:
             given_rows += rows([next(batches)])

@@ -89,7 +89,15 @@ class Shares:
         most = _MOST_QUANTA * self.quantum * PARTS
         owed = {k: min(v + self.parts[k] * rows, most) for k, v in self.owed.items()}
         owed[member] = max(self.owed[member] + (self.parts[member] - PARTS) * rows, -most)
-        return replace(self, owed=owed, left=max(self.left - rows, 0))
+        return Shares(  # not replace(): this is called several times for each slice
+            weights=self.weights,
+            quantum=self.quantum,
+            owed=owed,
+            parts=self.parts,
+            turn=self.turn,
+            left=max(self.left - rows, 0),
+            ended=self.ended,
+        )
 
     def ending(self, member: str) -> Shares:
         """The shares after ``member`` came to an end."""
@@ -100,7 +108,7 @@ class Shares:
         return Mixture(
             owed=self.owed,
             turn=self.turn if self.left else None,
-            left=self._left_of_quantum(),
+            left=self.left,
             ended=self.ended,
         )
 
