@@ -55,10 +55,10 @@ class LocalStore:
             return []
 
     def open(self, path: str, size: int | None = None) -> pa.NativeFile:
-        """A memory map: pages are read as they are touched, and can be dropped again."""
+        """See ``Store.open``. No memory map: a file that is cut short would end the process."""
         del size
         with self._named_errors(path):
-            return pa.memory_map(self._full(path), "r")
+            return pa.OSFile(self._full(path), "r")
 
     def at(self, log_path: str) -> tuple[Store, str]:
         """See ``Store.at``. An absolute path is kept: joining it to the root leaves it as it is."""

@@ -54,7 +54,7 @@ class Store(Protocol):
         """The files directly under `prefix`, in no order; empty if there is none."""
 
     def open(self, path: str, size: int | None = None) -> pa.NativeFile:
-        """The file for random access: a memory map, or ranged reads.
+        """The file for random access.
 
         An object store that is told the `size`, which the log knows, is not asked for it.
         """
