@@ -31,6 +31,7 @@ from forebay.testing import MemorySource
 from forebay_delta import DeltaSource
 from forebay_delta.recorder import DeltaRecorder, DeltaRecording
 from forebay_delta.writing import DeltaWriter, Rival
+from forebay_kafka.devbroker import DevBrokerProcess
 
 KILLS = 12
 DATA = {"a": [b"a%d" % i for i in range(2500)], "b": [b"b%d" % i for i in range(700)]}
@@ -358,6 +359,26 @@ def test_a_topic_that_is_created_anew_is_recorded_without_a_checkpoint_too(
         b"old 1",
         b"old 2",
     ]
+
+
+def test_a_log_that_was_cut_is_recorded_on_from_the_cut(
+    uri: str, make_topic: Topics, dev_broker: DevBrokerProcess
+) -> None:
+    topic, state = make_topic(), None
+    produce(make_topic.bootstrap, topic, [b"old %d" % i for i in range(30)])
+    for _ in range(3):  # resumes at the same state twice, as after a crash
+        source = kafka(make_topic.bootstrap, topic, on_gap="earliest")
+        with Pipeline(source).record(DeltaRecorder(uri)).batch(5).loader() as of:
+            if state is not None:
+                of.load_state_dict(state)
+            list(of)
+            if state is None:
+                state = of.state_dict()
+                dev_broker.faults.truncate(topic, 0, 20)
+                produce(make_topic.bootstrap, topic, [b"new %d" % i for i in range(20, 40)])
+    found = Counter(row["value"] for row in table(uri))
+    old, new = [b"old %d" % i for i in range(30)], [b"new %d" % i for i in range(20, 40)]
+    assert found == Counter([*old, *new])
 
 
 # -- what is in the table --------------------------------------------------------------------------
