@@ -248,7 +248,7 @@ def test_copied_rows_are_never_given_as_inserts_of_a_change_feed(
     if feed:
         assert read(source) == [*range(100), 3]
         return
-    with loader(source, size=100) as of, pytest.raises(ChangeRefused, match="version 1 .UPDATE"):
+    with loader(source, size=100) as of, pytest.raises(ChangeRefused, match="version 1 "):
         batches = iter(of)
         assert ids([next(batches)]) == list(range(100))
         next(batches)
