@@ -145,7 +145,10 @@ VIEWS: list[tuple[pa.DataType, Any, list[Any]]] = [
 def test_every_physical_form_of_a_type_becomes_the_declared_one(
     tmp_path: Path, physical: pa.DataType, declared: Any, values: list[Any]
 ) -> None:
-    file = write(tmp_path, pa.table({"x": pa.array(values, physical)}))
+    try:
+        file = write(tmp_path, pa.table({"x": pa.array(values, physical)}))
+    except pa.ArrowException as e:
+        pytest.skip(f"pyarrow {pa.__version__} writes no {physical}: {e}")
     about = metadata(field("x", declared))
     assert column(tmp_path, file, about) == values
     for start in range(len(values)):  # a slice of an array is converted as well as a whole one

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from forebay.columns import Column
 from forebay_delta.convert import Array, TypesDiffer, nulls, repeated
 
+_DTYPES = {"bool": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
+
 
 def handover(arrow: pa.DataType) -> Callable[[Array], Column]:
     """How arrays of a type become columns of a slice.
@@ -24,7 +26,7 @@ def handover(arrow: pa.DataType) -> Callable[[Array], Column]:
     if pa.types.is_boolean(arrow):
         return _as_bools
     if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
-        return partial(_as_numbers, np.dtype(arrow.to_pandas_dtype()))
+        return partial(_as_numbers, _dtype(arrow))
     return _as_it_is
 
 
@@ -39,7 +41,7 @@ def as_matrix(lists: Array, length: int) -> Column:
     values = lists.flatten()
     if values.null_count:
         raise TypesDiffer("a list holds nulls")
-    dtype = np.dtype(values.type.to_pandas_dtype())
+    dtype = _dtype(values.type)
     return _over(values, dtype).reshape(len(lists), length)
 
 
@@ -49,7 +51,7 @@ def constant(value: pa.Scalar[Any], rows: int) -> Column:
     if not value.is_valid:
         column = nulls(rows, value.type)
     elif pa.types.is_boolean(value.type) or _is_number(value.type):
-        column = np.full(rows, value.as_py(), value.type.to_pandas_dtype())
+        column = np.full(rows, value.as_py(), _dtype(value.type))
     else:
         column = repeated(value, rows)
     return column
@@ -57,6 +59,11 @@ def constant(value: pa.Scalar[Any], rows: int) -> Column:
 
 def _all_are(length: int, lengths: Array) -> bool:
     return bool((lengths.to_numpy() == length).all())
+
+
+def _dtype(arrow: pa.DataType) -> np.dtype[Any]:
+    """Arrow's own way asks for pandas in older versions."""
+    return np.dtype(_DTYPES.get(str(arrow), str(arrow)))
 
 
 def _as_it_is(array: Array) -> Column:
