@@ -90,7 +90,7 @@ def commit(table: Path, *actions: Action, operation: str = "WRITE", **info: Any)
         info: more of ``commitInfo``: ``operationMetrics``, ``operationParameters``.
     """
     log = table / "_delta_log"
-    version = len(list(log.glob("*.json")))
+    version = max((int(p.stem) + 1 for p in log.glob("0*.json")), default=0)
     about = {"timestamp": int(time.time() * 1000), "operation": operation, **info}
     lines = [json.dumps(a) for a in ({"commitInfo": about}, *actions)]
     (table / commit_path(version)).write_text("\n".join(lines))

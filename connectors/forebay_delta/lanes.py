@@ -66,6 +66,12 @@ class Lane:
         return self.begin.version + 1 if self.begin.snapshot else self.begin.version
 
     @property
+    def read_before(self) -> int:
+        """A version that the table had when the position was saved; -1 if none is known."""
+        origin, at = self.begin.origin, self.begin.version
+        return at - 1 if at > origin.version else at if origin.snapshot else -1
+
+    @property
     def planned(self) -> int:
         """Steps that wait."""
         return len(self.steps) + (self._held is not None)
@@ -133,6 +139,10 @@ class Lane:
         s = self._slice(self.place, self.offset, stop)
         self.offset = stop
         return s
+
+    def left(self, step: Step) -> int | None:
+        """Physical rows of the first step's file that were not given; None if nobody knows."""
+        return None if step.expected is None else self._first(step) + step.expected - self.offset
 
     def _first(self, step: Step) -> int:
         """The offset of row 0 of the first step's file."""

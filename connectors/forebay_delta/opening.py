@@ -107,20 +107,34 @@ def saved_places(
 
 
 def schema_of(
-    log: DeltaLog, version: int, latest: int, where: str
+    log: DeltaLog, versions: Sequence[int], latest: int, where: str
 ) -> tuple[int, Protocol, Metadata]:
-    """The metadata that was in force at a version, or the newest if the log forgot it."""
-    try:
-        if version < latest:
-            return version, *log.metadata(version)
-    except VersionGone:
+    """The metadata in force at the first of the versions that the log still knows, else the newest.
+
+    Returns it with its version.
+    """
+    found = _first_known(log, versions, latest)
+    if found[0] != min(versions[0], latest):
         _log.warning(
             "%s: the log holds the schema of version %d no more; reading goes on with that of "
             "version %d",
             where,
-            version,
-            latest,
+            versions[0],
+            found[0],
         )
+    return found
+
+
+def _first_known(
+    log: DeltaLog, versions: Sequence[int], latest: int
+) -> tuple[int, Protocol, Metadata]:
+    for at in versions:
+        if at >= latest:
+            break
+        try:
+            return at, *log.metadata(at)
+        except VersionGone:
+            continue
     return latest, *log.metadata(latest)
 
 

@@ -20,7 +20,7 @@ from forebay.state import Position
 from forebay_delta.actions import DataFile
 from forebay_delta.changes import Scan
 from forebay_delta.datafile import FileScan
-from forebay_delta.errors import DataFileGone, VersionGone
+from forebay_delta.errors import DataFileGone, TableReplaced, VersionGone
 from forebay_delta.lanes import Lane, Step
 from forebay_delta.log import DeltaLog
 from forebay_delta.positions import Origin, Place
@@ -106,17 +106,17 @@ class DeltaReader:
         self._stats = DeltaStats()
         self._closed = False
 
-    def begin(self, gap: DataLossError | None, *, check: bool) -> None:
+    def begin(self, gap: DataLossError | None) -> None:
         """Look whether all that is to be read is still there; called once, when opening.
 
         Args:
             gap: what was found missing already.
-            check: whether the first commit to read must be there.
 
         Raises:
             DataLossError: something is gone, and the policy is to fail.
+            BrokenTable: the log ends before the position.
         """
-        if gap is None and check and not self._tail.ended:
+        if gap is None and not self._tail.ended:
             try:
                 self._tail.check_log()
             except DataLossError as e:
@@ -225,14 +225,26 @@ class DeltaReader:
         """What becomes of a file that cannot be read."""
         if not isinstance(error, FileNotFoundError):
             raise error
+        try:
+            self._tail.check_id()
+        except TableReplaced as replaced:  # what is gone then is not only this file
+            return self._restarted(replaced)
         gone = self._file_gone(lane, step)
         if self._on_gap == "fail":
             raise gone from error
         self._stats.lost_files += 1
-        self._stats.lost_rows += (step.expected or 0) - step.start_row
+        self._stats.lost_rows += lane.left(step) or 0
         _log.warning("%s", gone)
         if self._on_gap == "skip":
             return lane.pass_over()
+        self._restart()
+        return self._out.popleft()
+
+    def _restarted(self, replaced: TableReplaced) -> Slice:
+        """Begin anew with another table, if the policy is to."""
+        if not self._can_go_on(replaced):
+            raise replaced
+        _log.warning("%s", replaced)
         self._restart()
         return self._out.popleft()
 
@@ -240,12 +252,11 @@ class DeltaReader:
         assert step.scan is not None
         age = (time.time() - step.scan.file.modified_ms / 1000) / 86400
         old = f", written {age:.1f} days ago," if step.scan.file.modified_ms else ""
-        start = lane.offset
-        stop = None if step.expected is None else start + step.expected - step.start_row
+        left = lane.left(step)
         return DataFileGone(
             lane.split.id,
-            start,
-            stop,
+            lane.offset,
+            None if left is None else lane.offset + left,
             f"version {step.version}: the data file {step.scan.file.path}{old} is gone (VACUUM "
             "removes files that the newest version does not use, once they are older than "
             "delta.deletedFileRetentionDuration)",
@@ -377,8 +388,9 @@ class DeltaReader:
     def _skip_versions(self) -> None:
         """Go on at the oldest commit there is behind the missing ones."""
         at = max(self._log.versions().start, self._tail.version)
-        self._stats.lost_versions += at - self._tail.version
+        lost = at - self._tail.version
         self._tail.skip_to(at)
+        self._stats.lost_versions += lost
         for lane in self._lanes:
             lane.end_of(at - 1, self._tail.view)
 

@@ -163,13 +163,16 @@ class DeltaSource:
         log, rules, until = DeltaLog(store), self._rules(), self._until(latest)
         first = min((lane.place for lane in lanes), key=lambda p: p.version)
         schema = first.schema if failure is None else latest
-        view = View.of(*schema_of(log, schema, latest, self._where), rules)
         commits = min(lane.commits_from for lane in lanes)
+        before = max(commits - 1, 0)
+        # Retention may have taken the log of then: the later, the more was changed since.
+        rising = (schema, max(schema, before), max(schema, commits))
+        view = View.of(*schema_of(log, rising, latest, self._where), rules)
         configuration = view.metadata.configuration
         if self.changes == "cdf":
-            before = max(commits - 1, 0)
-            configuration = schema_of(log, before, latest, self._where)[2].configuration
-        tail = Tail(store, rules, lanes[0].split.id, view, commits, until, configuration)
+            configuration = schema_of(log, (before, commits), latest, self._where)[2].configuration
+        known = max(lane.read_before for lane in lanes) if failure is None else -1
+        tail = Tail(store, rules, lanes[0].split.id, view, commits, until, configuration, known)
         snapshots: list[tuple[Snapshot, View]] = []
         gap: TableReplaced | VersionGone | None = failure
         if gap is None:
@@ -188,7 +191,7 @@ class DeltaSource:
             on_gap=self.on_gap,
             bounded=self.bounded,
         )
-        reader.begin(gap, check=commits <= latest)
+        reader.begin(gap)
         return reader
 
     def _new_place(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from forebay_delta.actions import Commit, Metadata, Protocol, digest_of
+from forebay.errors import SourceError
+from forebay_delta.actions import Metadata, Protocol, digest_of
 from forebay_delta.changes import Changes, ChangeType, Scan, scans_of, snapshot_scan
 from forebay_delta.errors import BrokenTable, TableReplaced, VersionGone
 from forebay_delta.evolution import SchemaPolicy, schema_after
@@ -21,6 +23,10 @@ from forebay_delta.support import check_supported
 # A commit that is not there may have been removed by log retention, or the whole table replaced.
 # Only a listing tells; one in so many polls keeps an idle table at one request a poll.
 _LISTING_EVERY = 25
+
+# A reader that is behind reads commit after commit; after so long a pause it looks first whether
+# they are of the same table still, which is one more request.
+_STALE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +114,8 @@ class Tail:
         until: the last version to read; None follows for ever.
         configuration: the table's properties just before ``version``; those of ``view`` may be
             older, for it keeps the schema that reading began with.
+        known: a version that the table had already, -1 for none: a log that ends before it was
+            truncated.
     """
 
     def __init__(
@@ -119,13 +127,15 @@ class Tail:
         version: int,
         until: int | None,
         configuration: Mapping[str, str],
+        known: int,
     ) -> None:
-        self._configuration = configuration
+        self._configuration, self._known = configuration, known
         self._store, self._log = store, DeltaLog(store)
         self._rules, self._split = rules, split
         self.view, self.version, self._until = view, version, until
         self._misses = 0
         self._digest: bytes | None = None
+        self._found_at = time.monotonic()
 
     @property
     def ended(self) -> bool:
@@ -152,12 +162,10 @@ class Tail:
             if self._misses % _LISTING_EVERY == 0:
                 self.check_log()
             return None
-        if self._misses:
+        if self._misses or time.monotonic() - self._found_at > _STALE_SECONDS:
             self._check_same_table()
-        if commit.metadata is not None:
-            self._configuration = commit.metadata.configuration
         if commit.protocol is not None or commit.metadata is not None:
-            self.view = self._view_after(commit)
+            self._adopt(commit.protocol, commit.metadata)
         rules = self._rules
         scans = scans_of(
             commit,
@@ -168,24 +176,55 @@ class Tail:
         )
         planned = Planned(version=self.version, snapshot=False, view=self.view, scans=iter(scans))
         self._misses = 0
+        self._known = self.version
         self.version += 1
-        self._digest = commit.digest
+        self._digest, self._found_at = commit.digest, time.monotonic()
         return planned
 
     def skip_to(self, version: int) -> None:
-        """Go on at this version."""
-        self.version, self._misses, self._digest = version, 0, None
+        """Go on at this version; what the commits before it said of the schema counts.
+
+        Raises:
+            SchemaChanged: as ``poll`` does.
+        """
+        protocol, metadata = self._schema_at(version)
+        skipped, self.version = self.version, version
+        try:
+            self._adopt(protocol, metadata)
+        except SourceError:
+            self.version = skipped
+            raise
+        self._misses, self._digest, self._known = 0, None, version
 
     def behind(self, view: View, version: int) -> Tail:
         """The tail from another version on, under the same rules."""
         configuration = view.metadata.configuration
         return Tail(
-            self._store, self._rules, self._split, view, version, self._until, configuration
+            self._store,
+            self._rules,
+            self._split,
+            view,
+            version,
+            self._until,
+            configuration,
+            version - 1,
         )
 
-    def _view_after(self, commit: Commit) -> View:
+    def _adopt(self, protocol: Protocol | None, metadata: Metadata | None) -> None:
+        """Go on with a new protocol or metadata, as far as the policy says so."""
+        self.view = self._view_after(protocol or self.view.protocol, metadata or self.view.metadata)
+        if metadata is not None:
+            self._configuration = metadata.configuration
+
+    def _schema_at(self, version: int) -> tuple[Protocol | None, Metadata | None]:
+        """What is known of the schema: nothing, if the log has no checkpoint to tell it by."""
+        try:
+            return self._log.metadata(version)
+        except VersionGone:
+            return None, None
+
+    def _view_after(self, protocol: Protocol, metadata: Metadata) -> View:
         view, rules = self.view, self._rules
-        protocol, metadata = commit.protocol or view.protocol, commit.metadata or view.metadata
         check_supported(protocol, metadata, rules.uri)
         if metadata.id != view.metadata.id:
             raise self._replaced(metadata.id)
@@ -208,14 +247,23 @@ class Tail:
         if self.version < held.start:
             raise gone(self._split, self.version, held.start - 1)
         newest = held.stop - 1
-        if newest < self.version - 1:
-            found = self._log.metadata(newest)[1].id
-            if found == self.view.metadata.id:
-                raise BrokenTable(
-                    f"{self._rules.uri}: the log ends at version {newest}, and version "
-                    f"{self.version - 1} was read before: commits were removed from its end. "
-                    "Restore them, or start without a state."
-                )
+        if newest < self._known:
+            self.check_id(newest)
+            raise BrokenTable(
+                f"{self._rules.uri}: the log ends at version {newest}, and version "
+                f"{self._known} was read before: commits were removed from its end. "
+                "Restore them, or start without a state."
+            )
+
+    def check_id(self, version: int | None = None) -> None:
+        """Whether it is the same table still, at its newest version or another.
+
+        Raises:
+            TableReplaced: it is not.
+        """
+        newest = self._log.latest_version() if version is None else version
+        found = self._log.metadata(newest)[1].id
+        if found != self.view.metadata.id:
             raise self._replaced(found)
 
     def _check_same_table(self) -> None:
