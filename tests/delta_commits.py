@@ -83,14 +83,21 @@ def _mapping(number: int, name: str, physical: Mapping[str, str] | None) -> dict
     return dict(zip(keys, (number, physical[name]), strict=True))
 
 
-def commit(table: Path, *actions: Action, operation: str = "WRITE", **info: Any) -> int:
-    """Write the next version; returns its number.
+def commit(
+    table: Path,
+    *actions: Action,
+    operation: str = "WRITE",
+    version: int | None = None,
+    **info: Any,
+) -> int:
+    """Write a version, by default the next; returns its number.
 
     Args:
         info: more of ``commitInfo``: ``operationMetrics``, ``operationParameters``.
     """
     log = table / "_delta_log"
-    version = max((int(p.stem) + 1 for p in log.glob("0*.json")), default=0)
+    if version is None:
+        version = max((int(p.stem) + 1 for p in log.glob("0*.json")), default=0)
     about = {"timestamp": int(time.time() * 1000), "operation": operation, **info}
     lines = [json.dumps(a) for a in ({"commitInfo": about}, *actions)]
     (table / commit_path(version)).write_text("\n".join(lines))
