@@ -42,7 +42,7 @@ from forebay import (
 from forebay.mixing import Mix
 from forebay.mixing.repeat import Repeated
 from forebay.mixing.shares import Shares
-from forebay.state import Mixture, State
+from forebay.state import Mixture, Range, State
 from forebay.testing import Fail, MemoryReader, MemorySource, Stall
 
 ORDERS = ["split", "arrival", "deterministic"]
@@ -435,6 +435,20 @@ def test_a_repeated_source_gets_its_own_tokens_back_and_the_state_knows_the_roun
     of.load_state_dict(state)
     _, again = stopped_after(1, of)
     assert again["tokens"] == [{"own": 1, "round": 2}]
+
+
+def test_the_round_is_part_of_every_token_of_a_position_and_the_source_sees_none() -> None:
+    token = {"own": 1, "round": 2}
+    at = Position(6, pending=(Range(2, 4, 0, token),), token=token, base=0)
+    source = WithTokens({"replay/0": [*range(10)]})
+    reader = Repeated("replay", source, {"replay/0": at}, lambda split: True)
+    assert reader.positions() == {"replay/0": at}
+
+
+def test_a_word_that_a_member_is_dry_is_heard_though_earlier_ranges_are_pending() -> None:
+    nothing = np.zeros(0, np.int64)
+    dry = Slice(split="live/0", columns={}, offsets=nothing, start=9, next_offset=9)
+    assert Position(9, pending=(Range(2, 4),), base=0).remaining(dry) == [dry]
 
 
 @pytest.mark.parametrize("order", ORDERS)
