@@ -174,6 +174,18 @@ def test_a_truncated_log_is_an_error_that_names_where_it_was_cut(
     assert (e.value.start, e.value.stop) == (60, 100)
 
 
+def test_a_bounded_run_notices_a_cut_though_nothing_is_left_for_it_to_read(
+    dev_broker: DevBrokerProcess, bootstrap: str, topic: str
+) -> None:
+    saved = saved_at(bootstrap, topic, 100)
+    dev_broker.faults.truncate(topic, 0, 60)
+    produce(bootstrap, topic, numbered(10, start=1000))
+    with pytest.raises(DataLossError, match="the log was cut"):
+        read(kafka(bootstrap, topic, until="latest"), saved)
+    again = kafka(bootstrap, topic, until="latest", on_gap="earliest")
+    assert values(read(again, saved)) == numbered(60) + numbered(10, start=1000)
+
+
 def slices_until_failure(bootstrap: str, topic: str, saved: dict[str, Position]) -> None:
     with opened(kafka(bootstrap, topic, until=None), saved) as reader:
         slices_until(reader, lambda s: False)

@@ -80,7 +80,8 @@ def find_gap(
     """What is lost between a position and a log, or None.
 
     ``divergence``: the offset from which on the client found the log to differ from the one
-    that was read, by its leader epochs. ``refused``: the brokers have no such offset.
+    that was read, by its leader epochs. ``refused``: the brokers have no such offset, or are not
+    going to be asked for it.
 
     A position beyond the end is left to the client where it can check it by leader epoch: only
     that tells where the log was cut. It checks where reading begins, so not with pending ranges.

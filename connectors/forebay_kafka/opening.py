@@ -108,7 +108,9 @@ class Openings:
     def _opening(
         self, partition: Partition, position: Position, bound: int | None, on_gap: OnGap
     ) -> Opening:
-        gap = find_gap(partition.id, position, self._log_of(partition))
+        # The client compares leader epochs where it begins to read; here it would not begin.
+        unread = bound is not None and bound <= position.low
+        gap = find_gap(partition.id, position, self._log_of(partition), refused=unread)
         at, epoch = position.low, (position.token or {}).get("epoch")
         if gap is not None:
             at, epoch = gap.resume(on_gap), None

@@ -29,6 +29,7 @@ from forebay.merge import Merge
 from forebay.mixing import Mix, mix_in
 from forebay.options import LoaderOptions, LoaderStats, StateOf
 from forebay.prefetch import Prefetcher, Ready
+from forebay.recording import RecordedSource
 from forebay.rng import RowRandom, Run
 from forebay.shuffle import Shuffle, supplies
 from forebay.slice import Slice
@@ -96,9 +97,13 @@ class Loader(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Which records were delivered, as plain JSON. Valid at any time, also before the start.
 
+        Of a pipeline that is recorded, only once everything that was read so far is stored.
+
         Raises:
-            SourceError: dead letters that it covers could not be stored.
+            SourceError: dead letters or recorded rows that it covers could not be stored.
         """
+        if isinstance(self._source, RecordedSource):
+            self._source.flush()
         self._flush_letters()
         return self._state.to_json()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -170,9 +169,7 @@ class Pipeline:
         options.setdefault("workers", self.workers)
         # Looked up only now: it brings torch, and whoever just builds or checks pipelines need
         # not wait for that.
-        recorded = self.recorder is not None
-        make = import_module("forebay.recorded").RecordedLoader if recorded else forebay.Loader
-        loader: Loader = make(
+        return forebay.Loader(
             self.source if self.recorder is None else RecordedSource(self.source, self.recorder),
             self.stages,
             self.batching,
@@ -182,7 +179,6 @@ class Pipeline:
             sink=self.sink,
             budget=self.budget,
         )
-        return loader
 
     def _with(self, stage: Stage, workers: Workers) -> Pipeline:
         if any(s.name == stage.name for s in self.stages):
