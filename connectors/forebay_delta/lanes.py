@@ -121,7 +121,8 @@ class Lane:
         s = self._slice(self.place, first + piece.first, first + piece.stop)
         self.offset = s.next_offset
         columns, rows = self._columns(piece, step.scan)
-        return replace(s, columns=columns, offsets=rows + first, event_times=self._times(columns))
+        rows += first  # in place: they are the piece's own, and as large as two float32 columns
+        return replace(s, columns=columns, offsets=rows, event_times=self._times(columns))
 
     def finish(self, num_rows: int) -> Slice | None:
         """The first step's file was read: a slice if that alone moves the position."""

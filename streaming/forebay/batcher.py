@@ -73,6 +73,9 @@ class Group:
 
     def origins(self) -> Origins:
         """The split and offset of each row."""
+        if len(self.portions) == 1:  # as most are: nothing to join
+            (p,) = self.portions
+            return Origins(splits=tuple(p.splits), split_index=p.split_index, offsets=p.offsets)
         names = list(dict.fromkeys(name for p in self.portions for name in p.splits))
         place = {name: i for i, name in enumerate(names)}
         index = [
