@@ -39,6 +39,7 @@ from forebay import (
     merge_states,
     mix,
 )
+from forebay.hybrid import AtOffsets, HybridSource
 from forebay.mixing import Mix
 from forebay.mixing.repeat import Repeated
 from forebay.mixing.shares import Shares
@@ -603,6 +604,33 @@ def test_what_cannot_be_mixed_is_refused() -> None:
         mix(one, {"live": 1}, when_dry="stop")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="quantum must be a positive whole number, not 0"):
         mix(one, {"live": 1}, quantum=0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("order", ["split", "arrival", "deterministic"])
+def test_a_chain_of_history_and_live_may_be_a_member(order: str, seed: int) -> None:
+    history = MemorySource({"h": list(range(40))}, slice_rows=3)
+    live = MemorySource({"l": list(range(100, 130))}, slice_rows=4)
+    chain = HybridSource(history, live, AtOffsets({"l": 10}))
+    replay = MemorySource({"r": list(range(1000, 1060))}, slice_rows=5)
+    source = mix({"chain": chain, "replay": replay}, {"chain": 2, "replay": 1}, when_dry="others")
+    pipeline = Pipeline(source).shuffle(11, seed=seed).batch(7)
+    first = pipeline.loader(order=order)
+    batches = iter(first)
+    got = [v for _ in range(3 + 4 * seed) for v in next(batches)["value"].tolist()]
+    state = first.state_dict()
+    first.close()
+    second = pipeline.loader(order=order)
+    second.load_state_dict(state)
+    got += [v for batch in second for v in batch["value"].tolist()]
+    assert sorted(got) == [*range(40), *range(110, 130), *range(1000, 1060)]
+
+
+def test_a_part_of_a_chain_cannot_be_a_mix() -> None:
+    inner = mix({"a": MemorySource({"a": [1]})}, {"a": 1})
+    chain = HybridSource(inner, MemorySource({"b": [2]}), AtOffsets({"b": 0}))
+    with pytest.raises(ConfigError, match="the history of a chain cannot be a mix"):
+        next(iter(Pipeline(chain).batch(1).loader()))
 
 
 def test_a_mix_is_configuration_only_and_can_be_pickled() -> None:

@@ -475,4 +475,8 @@ def test_the_examples_of_the_docs_are_valid(
     (tmp_path / "my_decoders.py").write_text(decoder)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "t.yaml").write_text(text)
-    assert load(tmp_path / "t.yaml", env={"KAFKA_PASSWORD": "S3CR3T-1"})
+    try:
+        assert load(tmp_path / "t.yaml", env={"KAFKA_PASSWORD": "S3CR3T-1"})
+    finally:
+        for name in ("my_training", "my_decoders"):
+            sys.modules.pop(name, None)  # other tests have modules of these names, too

@@ -168,9 +168,19 @@ def _alike(a: str, b: str) -> int:
 
 
 def mix_in(source: Source) -> MixedSource | None:
-    """The mix that a source is, or wraps (as its attribute ``source``); None if there is none."""
+    """The mix that a source is, or wraps (as its attribute ``source``); None if there is none.
+
+    Raises:
+        ConfigError: it is a part of a chain, where nothing would keep its shares.
+    """
     at: Any = source
     while at is not None and not isinstance(at, MixedSource):
+        for part in ("history", "live"):
+            if isinstance(getattr(at, part, None), MixedSource):
+                raise ConfigError(
+                    f"mix: the {part} of a chain cannot be a mix, for the shares are kept over "
+                    "the whole run: make the chain a member of the mix"
+                )
         at = getattr(at, "source", None)
     return at
 
