@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from forebay import Loader, Pipeline, checkpoint, decode
+from forebay.columns import Columns, as_numpy
 from forebay.hybrid import Handover
 from forebay.runlog import RunLog
 from forebay_delta import DeltaSource
@@ -55,11 +57,18 @@ def loader(task: Task) -> Loader:
         Pipeline(table)
         .chain(topic, handover=task.handover, columns=["value"])
         .decode(decode.json("value", schema={"id": "int64"}))
+        .map(_uneven, name="uneven")
         .batch(16)
     )
     if task.shuffle:
         pipeline = pipeline.shuffle(task.shuffle, seed=4)
-    return pipeline.loader(workers=2, **task.options)
+    return pipeline.loader(workers=4, **task.options)
+
+
+def _uneven(columns: Columns) -> Columns:
+    """Takes up to 20 ms, so that slices overtake each other where they may."""
+    time.sleep(int(as_numpy(columns["id"])[0]) % 11 * 0.002)
+    return columns
 
 
 def run(task: Task) -> None:
