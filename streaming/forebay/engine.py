@@ -49,9 +49,20 @@ class PoolStats:
     """One pool of workers at this moment; seconds and counts since the start."""
 
     workers: int
+    """Live ones: started, and not hanging."""
     busy_seconds: float
+    """Of all workers together, including the work that is under way."""
     queued_slices: int
     rows: int
+    starting: int = 0
+    """Workers that were asked for and do no work yet."""
+    cpu_seconds: float | None = None
+    """CPU time within ``busy_seconds``, of finished work; None if it is not known."""
+    least: int = 1
+    """Bounds of ``resize``."""
+    most: int | None = None
+    replaced: int = 0
+    """Workers that hung and were replaced."""
 
 
 class Feed(Protocol):

@@ -4,11 +4,15 @@ A slice is admitted to the window while the bytes in flight stay below the plan'
 into tasks of about 10 ms of work, and leaves the window when its rows were delivered. That one
 rule is all of backpressure: a trainer that pauses fills the window, the reading thread stops
 polling, and the source's client stops fetching.
+
+A worker that makes no progress while its peers do is replaced, and its slice is run once more;
+whichever run ends first counts. Stages are pure, so it does not matter which that is.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import threading
 import time
@@ -18,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from forebay.cpus import cpu_share
 from forebay.engine import Plan, PoolStats
-from forebay.errors import ConfigError
+from forebay.errors import ConfigError, StageError
 from forebay.slice import Slice
 from forebay.source import Reader
 from forebay.stage import run_stages
@@ -33,11 +37,29 @@ _FIRST_TASK_ROWS = 8
 _OVERTAKE_WINDOWS = 4
 # What a slice takes beside its rows, as measured: small and empty ones are mostly that.
 _SLICE_BYTES, _COLUMN_BYTES = 600, 480
+# A task hangs if it took this many times as long as its rows should, beside `hung_seconds`, and
+# its peers finished this many tasks each in the meantime, or have nothing to do: a slow row among
+# slow rows is no hanging worker.
+_HUNG_TIMES, _HUNG_PEER_TASKS = 50, 2
+# The second run of a slice gets this many times the patience of the first.
+_LAST_PATIENCE = 10
+_LEFT_BEHIND_SECONDS = 0.2
+
+_log = logging.getLogger("forebay")
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadEngine:
     """Runs stages on threads of the training process: right for work that releases the GIL."""
+
+    hung_seconds: float = 30.0
+    """A worker that is busy with one task for so long, while its peers finish theirs, is replaced
+    and the task run once more. If that takes ten times as long again, reading ends with a
+    ``StageError`` that names the records."""
+
+    def __post_init__(self) -> None:
+        if not self.hung_seconds > 0:
+            raise ConfigError(f"hung_seconds must be positive, not {self.hung_seconds}")
 
     def start(self, plan: Plan) -> ThreadFeed:
         """Open the source and begin reading.
@@ -46,9 +68,8 @@ class ThreadEngine:
             SourceError, StateError, ConfigError: as ``Source.open``; nothing was started.
         """
         most = max(2, math.ceil(cpu_share()))
-        return ThreadFeed(
-            plan, plan.source.open(plan.positions, plan.owns), plan.workers or (1, most)
-        )
+        reader = plan.source.open(plan.positions, plan.owns)
+        return ThreadFeed(plan, reader, plan.workers or (1, most), self.hung_seconds)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +83,19 @@ class _Task:
     """Bytes admitted before it, since the start."""
     done: bool = False
     error: BaseException | None = None
+    runs: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """What a thread of the pool is doing."""
+
+    task: _Task | None = None
+    began: float = 0.0
+    peers_done: int = 0
+    """Tasks that the pool had finished when it began."""
+    hangs: bool = False
+    """It was given up: what it brings is dropped, and it ends."""
 
 
 @dataclass(slots=True)
@@ -94,8 +128,11 @@ class _Window:
 class ThreadFeed:
     """The running engine: a ``Feed``. One lock guards all of it; slices are processed outside."""
 
-    def __init__(self, plan: Plan, reader: Reader, workers: tuple[int, int]) -> None:
+    def __init__(
+        self, plan: Plan, reader: Reader, workers: tuple[int, int], hung_seconds: float
+    ) -> None:
         self._plan, self._reader, self._bounds = plan, reader, workers
+        self._hung_seconds = hung_seconds
         self.positions = dict(reader.positions())
         self._window = _Window(plan.max_bytes)
         self._tickets = itertools.count(1)
@@ -114,7 +151,9 @@ class ThreadFeed:
         self._failure: BaseException | None = None
         self._row_seconds = _TASK_SECONDS / _FIRST_TASK_ROWS
         self._admitted_rows = 0
-        self._busy_seconds, self._rows = 0.0, 0
+        self._busy_seconds, self._cpu_seconds, self._rows = 0.0, 0.0, 0
+        self._finished_tasks, self._replaced = 0, 0
+        self._at_work: dict[threading.Thread, _Worker] = {}
         self._wanted_workers, self._workers = 0, 0
         self._names = itertools.count()
         self._threads: list[threading.Thread] = []
@@ -137,6 +176,7 @@ class ThreadFeed:
     def take(self, timeout: float) -> Slice | None:
         deadline = time.monotonic() + timeout
         with self._lock:
+            self._replace_hanging()
             while not self._ready:
                 if self._stopping:
                     return None
@@ -181,11 +221,17 @@ class ThreadFeed:
 
     def pools(self) -> Mapping[str, PoolStats]:
         with self._lock:
+            now = time.perf_counter()
+            under_way = sum(now - w.began for w in self._at_work.values() if w.task is not None)
             stats = PoolStats(
                 workers=self._workers,
-                busy_seconds=self._busy_seconds,
+                busy_seconds=self._busy_seconds + under_way,
                 queued_slices=len(self._queue),
                 rows=self._rows,
+                cpu_seconds=self._cpu_seconds,
+                least=self._bounds[0],
+                most=self._bounds[1],
+                replaced=self._replaced,
             )
         return {POOL: stats}
 
@@ -209,6 +255,7 @@ class ThreadFeed:
                 condition.notify_all()
         for thread in self._threads:
             thread.join()
+        self._leave_behind()
         self._reader.close()
 
     # -- reading -------------------------------------------------------------------------------
@@ -298,8 +345,8 @@ class ThreadFeed:
             if self._plan.stages and len(piece):
                 self._queue.append(task)
                 self._work.notify()
-                return
-        self._complete(task, task.s, 0.0)
+            else:
+                self._complete(task, task.s, task.raw_bytes)
 
     def _pieces(self, s: Slice) -> Iterator[Slice]:
         """The slice cut into tasks' worth of rows."""
@@ -324,43 +371,128 @@ class ThreadFeed:
     # -- working -------------------------------------------------------------------------------
 
     def _run_tasks(self) -> None:
-        while (task := self._next_task()) is not None:
-            self._run_task(task)  # leaves no slice in a variable of a thread that waits
-
-    def _run_task(self, task: _Task) -> None:
-        began = time.perf_counter()
-        try:
-            finished = run_stages(self._plan.stages, task.s, self._plan.run)
-        except BaseException as e:  # raised again in take(), in the slice's turn
-            task.error = e
-            finished = replace(task.s, columns={}, offsets=task.s.offsets[:0])
-        self._complete(task, finished, time.perf_counter() - began)
-
-    def _next_task(self) -> _Task | None:
+        worker = _Worker()
         with self._lock:
-            while not self._stopping and self._workers <= self._wanted_workers:
-                if self._queue:
-                    return self._queue.popleft()
-                self._work.wait()
-            self._workers -= 1
+            self._at_work[threading.current_thread()] = worker
+        while (task := self._next_task(worker)) is not None:
+            self._run_task(worker, task)
+            del task  # leaves no slice in a variable of a thread that waits
+
+    def _run_task(self, worker: _Worker, task: _Task) -> None:
+        raw, error = task.s, None
+        used = time.thread_time()
+        try:
+            finished = run_stages(self._plan.stages, raw, self._plan.run)
+        except BaseException as e:  # raised again in take(), in the slice's turn
+            error = e
+            finished = replace(raw, columns={}, offsets=raw.offsets[:0])
+        used, now, weight = time.thread_time() - used, time.perf_counter(), _weight(finished)
+        with self._lock:
+            if not worker.hangs:
+                self._busy_seconds += now - worker.began
+            worker.task = None
+            if task.done:  # the slice was run twice, and the other run was faster
+                return
+            self._cpu_seconds += used
+            self._finished_tasks += 1
+            self._rows += len(raw)
+            pace = max((now - worker.began) / len(raw), 1e-7)
+            self._row_seconds = 0.8 * self._row_seconds + 0.2 * pace
+            task.error = error
+            self._complete(task, finished, weight)
+
+    def _next_task(self, worker: _Worker) -> _Task | None:
+        with self._lock:
+            while not self._stopping and not worker.hangs and self._workers <= self._wanted_workers:
+                if not self._queue:
+                    self._work.wait()
+                elif not (task := self._queue.popleft()).done:
+                    return self._begun(worker, task)
+            self._at_work.pop(threading.current_thread(), None)
+            self._workers -= not worker.hangs
             return None
 
-    def _complete(self, task: _Task, finished: Slice, seconds: float) -> None:
-        rows, finished_bytes = len(task.s), _weight(finished)
+    def _begun(self, worker: _Worker, task: _Task) -> _Task:
+        worker.task, worker.began = task, time.perf_counter()
+        worker.peers_done = self._finished_tasks
+        task.runs += 1
+        return task
+
+    def _complete(self, task: _Task, finished: Slice, finished_bytes: int) -> None:
+        """A task is done; the caller holds the lock."""
+        if len(task.s):
+            self._window.correct(finished.ticket, task.raw_bytes, finished_bytes)
+        task.s, task.done = finished, True
+        while self._in_order and self._in_order[0].done:
+            self._in_order.popleft()
+        if self._may_go(task):
+            self._ready.append(task)
+            self._ready_changed.notify()
+        self._wake_reader()
+
+    # -- hanging workers -----------------------------------------------------------------------
+
+    def _replace_hanging(self) -> None:
+        """Give up workers that stand still while their peers go on; holds the lock."""
+        now = time.perf_counter()
+        for thread, worker in list(self._at_work.items()):
+            task = worker.task
+            if task is None or task.done or not self._stands_still(worker, task, now):
+                continue
+            if task.runs < 2:
+                self._replace(thread, worker, task, now)
+            elif now - worker.began > _LAST_PATIENCE * self._hung_seconds:
+                self._give_up(thread, worker, task)
+
+    def _stands_still(self, worker: _Worker, task: _Task, now: float) -> bool:
+        expected = _HUNG_TIMES * self._row_seconds * len(task.s)
+        if now - worker.began <= max(self._hung_seconds, expected):
+            return False
+        peers = self._workers - 1
+        went_on = self._finished_tasks - worker.peers_done >= _HUNG_PEER_TASKS * peers
+        at_work = sum(w.task is not None for w in self._at_work.values())
+        return task.runs > 1 or (peers > 0 and (went_on or at_work <= peers))
+
+    def _replace(self, thread: threading.Thread, worker: _Worker, task: _Task, now: float) -> None:
+        _log.warning(
+            "worker %s has been busy with %s for %.0f s while its peers went on: it is replaced, "
+            "and the rows are run once more",
+            thread.name,
+            _where(task.s),
+            now - worker.began,
+        )
+        self._busy_seconds += now - worker.began
+        worker.hangs, worker.task = True, None
+        self._replaced += 1
+        self._threads.remove(thread)
+        self._queue.appendleft(task)
+        self._start_thread(f"forebay-work-{next(self._names)}", self._run_tasks)
+        self._work.notify()
+
+    def _give_up(self, thread: threading.Thread, worker: _Worker, task: _Task) -> None:
+        s, names = task.s, " or ".join(stage.name for stage in self._plan.stages)
+        why = (
+            f"the rows to offset {int(s.offsets[-1])} were run twice, and the second time did not "
+            f"end within {_LAST_PATIENCE * self._hung_seconds:.0f} s either. Let the stage give "
+            "up such a row, or give the engine more hung_seconds"
+        )
+        task.error = StageError(names, s.split, int(s.offsets[0]), why)
+        worker.hangs, worker.task = True, None
+        self._workers -= 1
+        self._threads.remove(thread)
+        finished = replace(s, columns={}, offsets=s.offsets[:0])
+        self._complete(task, finished, _weight(finished))
+
+    def _leave_behind(self) -> None:
+        """Say which threads hang on: Python cannot end them, and waiting for them may never end."""
+        deadline = time.monotonic() + _LEFT_BEHIND_SECONDS
         with self._lock:
-            if rows and seconds:
-                self._row_seconds = 0.8 * self._row_seconds + 0.2 * max(seconds / rows, 1e-7)
-                self._busy_seconds += seconds
-                self._rows += rows
-            if rows:
-                self._window.correct(finished.ticket, task.raw_bytes, finished_bytes)
-            task.s, task.done = finished, True
-            while self._in_order and self._in_order[0].done:
-                self._in_order.popleft()
-            if self._may_go(task):
-                self._ready.append(task)
-                self._ready_changed.notify()
-            self._wake_reader()
+            hanging = [thread for thread, worker in self._at_work.items() if worker.hangs]
+        for thread in hanging:
+            thread.join(max(deadline - time.monotonic(), 0))
+        left = [thread.name for thread in hanging if thread.is_alive()]
+        if left:
+            _log.warning("%s still hang in a stage and are left behind", ", ".join(left))
 
     def _taken(self, task: _Task) -> Slice:
         """Hand out a task's slice; successors in the split may be ready by now."""
@@ -404,6 +536,10 @@ class ThreadFeed:
         thread = threading.Thread(target=target, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+
+def _where(s: Slice) -> str:
+    return f"{s.split}@{int(s.offsets[0])} to {int(s.offsets[-1])}"
 
 
 def _weight(s: Slice) -> int:
