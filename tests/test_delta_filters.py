@@ -260,6 +260,11 @@ def test_decimals_that_went_through_a_float_hide_no_row() -> None:
     assert not _may(file, "m", "==", "0.11", about=about)
 
 
+def test_statistics_of_a_float_column_compare_as_its_values_do() -> None:
+    assert _may(_file(1, 0, 0.1, 0.1, "f"), "f", "==", 0.1)
+    assert not _may(_file(1, 0, 0.1, 0.1, "f"), "f", "==", 0.2)
+
+
 def test_floats_are_never_left_out_of_unequal_as_statistics_do_not_tell_of_nan() -> None:
     assert _may(_file(2, 0, 1.0, 1.0, "f"), "f", "!=", 1.0)
 

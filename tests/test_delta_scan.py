@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,7 +173,7 @@ def test_long_runs_without_a_row_are_answered_for_in_few_pieces(tmp_path: Path) 
     nothing = Only(_numbers([0, 9999]))
     found = pieces(tmp_path, file, EVERYTHING, selection=nothing, piece_rows=64)
     assert [len(p.rows) for p in found if len(p.rows)] == [1, 1]
-    assert len(found) < 20
+    assert 4 < len(found) < 20  # but not in one: a reader is to get on
 
 
 def test_a_file_without_rows_has_no_pieces(tmp_path: Path) -> None:
@@ -243,14 +244,21 @@ def test_partition_values_have_the_type_of_their_column(
 
 @pytest.mark.parametrize(
     ("declared", "text"),
-    [("long", "7.5"), ("byte", "128"), ("date", "May"), ("decimal(4,1)", "0.25"), ("boolean", "y")],
+    [
+        ("long", "7.5"),
+        ("byte", "128"),
+        ("date", "May"),
+        ("decimal(4,1)", "0.25"),
+        ("boolean", "y"),
+        ("timestamp_ntz", "2024-05-01T12:00:00+02:00"),
+    ],
 )
 def test_a_partition_value_that_is_none_of_its_type_names_file_column_and_value(
     tmp_path: Path, declared: str, text: str
 ) -> None:
     about = metadata(field("p", declared), field("i", "long"), by=["p"])
     file = write(tmp_path, pa.table({"i": [1]}), partition_values={"p": text})
-    with pytest.raises(BrokenTable, match=rf"a\.parquet.*column 'p'.*'{text}'"):
+    with pytest.raises(BrokenTable, match=rf"a\.parquet.*column 'p'.*'{re.escape(text)}'"):
         pieces(tmp_path, file, Projection(about))
 
 

@@ -79,6 +79,11 @@ def test_a_void_column_is_null_and_needs_no_file(tmp_path: Path) -> None:
         (pa.array([Decimal("1.5")], pa.decimal128(4, 1)), "decimal(9,3)", [Decimal("1.500")]),
         (pa.array([date(2024, 5, 1)]), "timestamp_ntz", [datetime(2024, 5, 1)]),
         (pa.array([NOON], pa.timestamp("ns")), "timestamp", [NOON.replace(tzinfo=UTC)]),
+        (
+            pa.array([1_999], pa.timestamp("ns")),
+            "timestamp_ntz",
+            [datetime(1970, 1, 1, 0, 0, 0, 1)],
+        ),
         (pa.array([NOON], pa.timestamp("us", "Asia/Tokyo")), "timestamp_ntz", [NOON]),
         (pa.array([5], pa.uint8()), "integer", [5]),
         (pa.array([b"ab"], pa.binary()), "string", ["ab"]),
@@ -189,6 +194,17 @@ def test_mode_id_finds_columns_by_field_id_before_any_name(tmp_path: Path) -> No
     assert rows(tmp_path, file, Projection(about)).to_pylist() == [{"a": 10, "b": 20}]
     named = write(tmp_path, pa.table({"y": [2], "x": [1]}), "b.parquet")
     assert rows(tmp_path, named, Projection(about)).to_pylist() == [{"a": 1, "b": 2}]
+
+
+def test_mode_id_goes_by_id_inside_structs_also_where_the_names_say_otherwise(
+    tmp_path: Path,
+) -> None:
+    inner = struct(mapped("a", "long", 1, "x"), mapped("b", "long", 2, "y"))
+    about = metadata(mapped("s", inner, 3, "s"), mode="id")
+    ids = [pa.field(n, pa.int64(), metadata={"PARQUET:field_id": i}) for n, i in ("a2", "b1")]
+    values = pa.StructArray.from_arrays([pa.array([20]), pa.array([10])], fields=ids)
+    file = write(tmp_path, pa.Table.from_arrays([values], names=["s"]))
+    assert column(tmp_path, file, about) == [{"a": 10, "b": 20}]
 
 
 def test_columns_that_an_older_file_lacks_are_null_also_inside_structs(tmp_path: Path) -> None:

@@ -181,8 +181,6 @@ class FileScan:
                 at += batch.num_rows
 
     def _without_columns(self) -> Iterator[tuple[int, int, None]]:
-        if self._layout.filter is not None:  # no alternative is left: it wants no row
-            return
         for first in range(self._start, self.num_rows, self._piece_rows):
             yield first, min(self._piece_rows, self.num_rows - first), None
 
