@@ -255,6 +255,18 @@ def test_a_reader_that_is_far_behind_never_mixes_two_tables(
     assert max(first) < 1000
 
 
+def test_files_that_are_gone_with_their_table_are_not_passed_over(path: Path) -> None:
+    for i in range(5):
+        append(path, range(i * 10, i * 10 + 10))
+    source = following(path, until={"version": 4}, on_gap="skip", threads=1, readahead_files=1)
+    with opened(source) as reader:
+        next_rows(reader)
+        make_anew(path, 5)
+        with pytest.raises(TableReplaced):
+            list(slices_of(reader))
+        assert reader.stats().lost_rows == 0
+
+
 def test_a_log_that_lost_its_end_is_broken_and_not_waited_for(path: Path) -> None:
     for i in range(5):
         append(path, range(i * 10, i * 10 + 10))

@@ -20,8 +20,10 @@ from tests.delta_commits import (
     vector,
     vector_in_file,
 )
+from tests.delta_slices import ids, next_rows, opened
 from tests.delta_tables import append, loader, read, read_with_kills
 
+from forebay.state import State
 from forebay_delta import DeltaSource
 
 
@@ -61,6 +63,8 @@ def test_a_deletion_vector_over_many_row_groups_hides_exactly_its_rows(
         next(iter(of))
         state = of.state_dict()
     assert read(source, state) == left[1013:]
+    with opened(source, State.from_json(state).splits) as reader:
+        assert ids(next_rows(reader))[0] == left[1013], "what was given before is not read again"
 
 
 def test_a_vector_that_grows_is_one_file_still(tmp_path: Path) -> None:

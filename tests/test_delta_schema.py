@@ -177,6 +177,8 @@ def stops_at_the_barrier(path: Path, schema: Any, words: str) -> None:
         assert given == [0, 1, 2, 3]
         for _ in range(2):
             assert until_error(source, state, size, words) == ([], state)
+        earlier = replace(source, accept_schema=1)
+        assert until_error(earlier, state, size, words) == ([], state)
         accepted = replace(source, accept_schema=2)
         rows, states = rows_of(accepted, state, size=1)
         assert [next(iter(r.values())) for r in rows] == [4, 5, 6, 7]
