@@ -16,6 +16,7 @@ from deltalake import write_deltalake
 from tests.delta_tables import append, ids, loader, read, read_with_kills, table
 
 from forebay import ConfigError, Pipeline, StateError, merge_states
+from forebay.columns import Columns, as_numpy
 from forebay_delta import ChangeRefused, DeltaSource
 
 
@@ -58,6 +59,40 @@ def test_kills_at_any_batch_inside_files_lose_and_repeat_nothing(
     source = DeltaSource(str(path), until="latest", slice_rows=9)
     got = read_with_kills(source, seed, order=order)
     assert Counter(got) == Counter(range(300))
+
+
+@pytest.mark.parametrize("batches", range(1, 15))
+def test_a_record_that_becomes_several_rows_resumes_between_them(path: Path, batches: int) -> None:
+    source = DeltaSource(str(path), start={"version": 2}, until="latest", slice_rows=8)
+    pipeline = Pipeline(source).expand(lambda row: [row] * 3, per="row").batch(4)
+    with pipeline.loader() as first:
+        got = ids([b for _, b in zip(range(batches), first, strict=False)])
+        state = first.state_dict()
+    with pipeline.loader() as second:
+        second.load_state_dict(state)
+        assert Counter(got + ids(second)) == Counter(list(range(200, 300)) * 3)
+
+
+def test_what_was_overtaken_comes_again_and_nothing_else(path: Path) -> None:
+    stuck, gate = {210, 130}, threading.Event()
+
+    def wait(columns: Columns) -> Columns:
+        if stuck & set(as_numpy(columns["id"]).tolist()):
+            gate.wait(60)
+        return columns
+
+    source = DeltaSource(str(path), start={"version": 1}, until="latest", slice_rows=8)
+    pipeline = Pipeline(source).map(wait, name="wait").batch(5)
+    first = pipeline.loader(order="arrival", workers=3)
+    batches = iter(first)
+    got = ids([next(batches) for _ in range(25)])
+    assert not stuck & set(got)
+    state = first.state_dict()
+    gate.set()
+    first.close()
+    with pipeline.loader(order="arrival", workers=3) as second:
+        second.load_state_dict(state)
+        assert Counter(got + ids(second)) == Counter(range(100, 300))
 
 
 def test_a_resume_goes_on_with_commits_made_meanwhile(path: Path) -> None:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from forebay.columns import Column, as_arrow, take
 from forebay.slice import Slice
 from forebay.source import Split
+from forebay.state import Position
 from forebay_delta.changes import ChangeType, Scan
 from forebay_delta.datafile import Piece
 from forebay_delta.positions import Place
@@ -50,8 +51,13 @@ class Wanted:
 class Lane:
     """The steps of one split, in order. Used by one thread, but for ``end``."""
 
-    def __init__(self, split: Split, place: Place, offset: int, wanted: Wanted) -> None:
+    def __init__(
+        self, split: Split, place: Place, position: Position | None, wanted: Wanted
+    ) -> None:
+        offset = place.first if position is None else position.low
         self.split, self.place, self.offset = split, place, offset
+        self.position = position or Position(offset, token=place.token(), base=place.origin.offset)
+        """What was delivered when it was opened."""
         self.begin = place
         """Where this run began to read."""
         self.end: int | None = offset

@@ -91,7 +91,7 @@ class DeltaReader:
         self._lanes = list(lanes)
         self._by_shard = {lane.split.number: lane for lane in lanes}
         self._shards, self._on_gap, self._bounded = shards, on_gap, bounded
-        self._positions = {lane.split.id: _beginning(lane) for lane in lanes}
+        self._positions = {lane.split.id: lane.position for lane in lanes}
         self._snapshots = list(snapshots)
         self._lacks_snapshot = any(x.begin.snapshot for x in lanes) and not snapshots
         self._plans = deque(planned_snapshot(s, view, rules) for s, view in snapshots)
@@ -441,11 +441,6 @@ class DeltaReader:
                     return {}
                 ends[lane_of.split.id] += rows
         return ends
-
-
-def _beginning(lane: Lane) -> Position:
-    origin = lane.place.origin.offset
-    return Position(lane.offset, token=lane.place.token(), base=origin)
 
 
 def _reads(lane: Lane, planned: Planned) -> bool:

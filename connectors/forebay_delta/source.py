@@ -153,8 +153,7 @@ class DeltaSource:
         lanes = []
         for split in owned:
             place = places.get(split.id, new)
-            offset = positions[split.id].low if split.id in positions else place.first
-            lanes.append(Lane(split, place, offset, self._wanted()))
+            lanes.append(Lane(split, place, positions.get(split.id), self._wanted()))
         return self._reader(store, latest, lanes, failure)
 
     def _reader(
