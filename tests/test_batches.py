@@ -12,6 +12,7 @@ import torch
 
 from forebay import Batch, ConfigError, Pipeline
 from forebay.columns import Columns, as_numpy, concat, cut, nbytes, take
+from forebay.tensors import to_batch
 from forebay.testing import MemorySource
 
 
@@ -112,6 +113,16 @@ def test_dictionary_encoded_and_plain_text_join() -> None:
     plain, encoded = pa.array(["a", "b"]), pa.array(["c", "c"]).dictionary_encode()
     joined = concat([{"x": plain}, {"x": encoded}])
     assert joined["x"].to_pylist() == ["a", "b", "c", "c"]  # type: ignore[union-attr]
+
+
+def test_texts_and_bytes_of_several_slices_keep_their_order_and_nulls() -> None:
+    texts, payloads = ["a", None, "", "ü"], [b"\0", b"", None, b"x\0"]
+    whole = {"text": pa.array(texts), "data": pa.array(payloads), "n": pa.array([1, 2, 3, 4])}
+    parts = [cut(whole, 0, 2), cut(whole, 2, 4)]
+    batch = to_batch(parts, 4, Batch.origins, "list")
+    assert list(batch) == ["text", "data", "n"]
+    assert (batch["text"], batch["data"]) == (texts, payloads)
+    assert batch["n"].tolist() == [1, 2, 3, 4]
 
 
 def test_more_than_two_gigabytes_of_binary_join() -> None:

@@ -49,12 +49,25 @@ def to_batch(parts: Sequence[Columns], rows: int, origins: Origins, ragged: Ragg
     Raises:
         ConfigError: the parts have different columns or types; the message says which.
     """
-    columns = joined(parts)
+    texts = [name for name in parts[0] if len(parts) > 1 and _are_texts(parts, name)]
+    columns = joined([{k: c for k, c in part.items() if k not in texts} for part in parts])
     batch = Batch()
-    for name, column in columns.items():
-        batch.update(_tensor(name, column, ragged))
+    for name in parts[0]:
+        if name in texts:
+            batch[name] = [value for part in parts for value in part[name].tolist()]
+        else:
+            batch.update(_tensor(name, columns[name], ragged))
     batch.rows, batch.origins = rows, origins
     return batch
+
+
+def _are_texts(parts: Sequence[Columns], name: str) -> bool:
+    """Whether a column is Arrow texts or bytes of one type in all parts.
+
+    They become lists of values, so to join them before would be to copy every byte once more.
+    """
+    types = {c.type if isinstance(c := part.get(name), pa.Array) else None for part in parts}
+    return len(types) == 1 and _is_text(types.pop())
 
 
 def _tensor(name: str, column: Column, ragged: Ragged) -> Mapping[str, Any]:
@@ -116,6 +129,15 @@ def _objects(values: list[Any]) -> Column:
 def _writable(values: NDArray[Any]) -> NDArray[Any]:
     """Itself if it may be written to; memory shared with the source is copied first."""
     return values if values.flags.writeable and values.flags.c_contiguous else values.copy()
+
+
+def _is_text(t: pa.DataType | None) -> bool:
+    return t is not None and (
+        pa.types.is_binary(t)
+        or pa.types.is_large_binary(t)
+        or pa.types.is_string(t)
+        or pa.types.is_large_string(t)
+    )
 
 
 def _is_number(t: pa.DataType) -> bool:
