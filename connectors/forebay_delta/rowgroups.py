@@ -55,7 +55,10 @@ class RowGroups:
         )
 
     def bounds(self, group: int, field: int) -> Bounds:
-        """What the statistics say of a column's values, as the file has them."""
+        """What the statistics say of a column's values, as the file has them.
+
+        Not for columns of nanoseconds: there is no Python value for them.
+        """
         if pa.types.is_nested(self._types[field]):  # its statistics are those of its parts
             return UNKNOWN
         statistics: Any = self._chunks(group, [field])[0].statistics
@@ -82,8 +85,8 @@ def _decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
 
 def _extremes(statistics: Any) -> tuple[Any, Any]:
     """Least and greatest value; None where they are not known or not of a kind that compares."""
-    if not statistics.has_min_max or statistics.logical_type.type == "TIMESTAMP":
-        return None, None  # of nanoseconds there is no Python value
+    if not statistics.has_min_max:
+        return None, None
     low, high = statistics.min, statistics.max
     known = type(low) is type(high) and isinstance(low, _COMPARABLE) and low <= high  # no NaN
     return (low, high) if known else (None, None)
