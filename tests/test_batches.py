@@ -116,8 +116,13 @@ def test_dictionary_encoded_and_plain_text_join() -> None:
 
 
 def test_texts_and_bytes_of_several_slices_keep_their_order_and_nulls() -> None:
-    texts, payloads = ["a", None, "", "ü"], [b"\0", b"", None, b"x\0"]
-    whole = {"text": pa.array(texts), "data": pa.array(payloads), "n": pa.array([1, 2, 3, 4])}
+    texts: list[Any] = ["a", None, "", "ü"]
+    payloads: list[Any] = [b"\0", b"", None, b"x\0"]
+    whole: Columns = {
+        "text": pa.array(texts),
+        "data": pa.array(payloads),
+        "n": pa.array([1, 2, 3, 4]),
+    }
     parts = [cut(whole, 0, 2), cut(whole, 2, 4)]
     batch = to_batch(parts, 4, Batch.origins, "list")
     assert list(batch) == ["text", "data", "n"]

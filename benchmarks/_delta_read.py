@@ -1,0 +1,122 @@
+"""What readers of Delta tables are measured by: seconds and memory of a loop over their batches."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from _delta_tables import FOLDER
+from _rounds import Result, give
+from forebay import Pipeline
+from forebay_delta import DeltaSource
+
+MB = 1_000_000
+DATASETS = ("datasets==5.2.0",)
+_SAME = ("numpy", "pyarrow", "torch")
+
+
+def measured(batches: Iterable[Mapping[str, Any]]) -> Result:
+    """Read to the end; megabytes are of resident memory, ``base_mb`` of them from the imports.
+
+    The peak is the kernel's, reset here. It counts pages of mapped files, too.
+    """
+    base = _resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    cpu, wall = _cpu_seconds(), time.perf_counter()
+    rows, first = 0, None
+    for batch in batches:
+        first = first or time.perf_counter() - wall
+        rows += len(next(iter(batch.values())))
+    wall = time.perf_counter() - wall
+    return {
+        "rows": rows,
+        "seconds": wall,
+        "first_seconds": first,
+        "cpu_seconds": _cpu_seconds() - cpu,
+        "base_mb": base,
+        "peak_mb": _resident("VmHWM") - base,
+    }
+
+
+def end_with(result: Result) -> NoReturn:
+    """Give the result and end at once: deltalake's file system aborts when Python tidies up."""
+    give(result)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def bare(root: Path, batch_rows: int, read_rows: int) -> Iterator[Mapping[str, Any]]:
+    """Parquet files one after the other, through a memory map, decoded by Arrow's threads."""
+    for path in sorted(root.glob("*.parquet")):
+        with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+            for batch in file.iter_batches(read_rows, use_threads=True):
+                yield from batches_of(batch, batch_rows)
+
+
+def batches_of(batch: pa.RecordBatch, rows: int) -> Iterator[Mapping[str, Any]]:
+    """Torch tensors over the memory of numbers, ``bytes`` of all else."""
+    for start in range(0, batch.num_rows, rows):
+        part = batch.slice(start, rows)
+        yield {name: _values(part.column(i)) for i, name in enumerate(part.schema.names)}
+
+
+def _values(column: Any) -> Any:
+    numbers = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+    return torch.from_dlpack(column) if numbers else column.to_pylist()
+
+
+def forebay(root: Path, batch_rows: int, max_bytes: int = 256 << 20) -> Iterator[Mapping[str, Any]]:
+    """The table as a job reads it, with positions as always."""
+    pipeline = Pipeline(DeltaSource(str(root), until="latest"))
+    with pipeline.batch(batch_rows).loader(max_bytes=max_bytes) as loader:
+        yield from loader
+
+
+def datasets_python() -> Path | None:
+    """The Python of an environment with Hugging Face datasets and our versions of all else.
+
+    Made once; None, saying why, where it cannot be.
+    """
+    folder = FOLDER.parent / "hf-datasets"
+    wanted = [*DATASETS, *(f"{name}=={version(name)}" for name in _SAME)]
+    python, made = folder / "bin" / "python", folder / "made-of.txt"
+    if made.exists() and made.read_text() == "\n".join(wanted):
+        return python
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if uv is None:
+        print("SKIPPED: datasets, whose environment is made with uv: pip install uv", flush=True)
+        return None
+    try:
+        subprocess.run(
+            [uv, "venv", "-q", "--clear", "--python", sys.executable, folder], check=True
+        )
+        subprocess.run([uv, "pip", "install", "-q", "--python", python, *wanted], check=True)
+    except subprocess.CalledProcessError as e:
+        print(f"SKIPPED: datasets, whose environment cannot be made: {e}", flush=True)
+        return None
+    made.write_text("\n".join(wanted))
+    return python
+
+
+def _resident(what: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1]) * 1024 / MB
+    raise RuntimeError(f"the kernel does not say {what}: this benchmark needs Linux")
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
