@@ -222,6 +222,7 @@ def test_a_filter_on_partitions_is_decided_for_the_whole_file(
         ("boolean", "TRUE", "True"),
         ("string", "a%20b/ü", "a%20b/ü"),
         ("binary", "\x00\x01", r"b'\x00\x01'"),
+        ("binary", r"\u0061\u00FF", r"b'a\xff'"),
         ("date", "0001-01-01", "0001-01-01"),
         ("decimal(10,2)", "-3.5", "-3.50"),
         ("decimal(38,0)", "9" * 38, "9" * 38),
@@ -264,10 +265,12 @@ def test_a_partition_value_that_is_none_of_its_type_names_file_column_and_value(
 
 def test_partition_values_that_deltalake_wrote_are_read_back(tmp_path: Path) -> None:
     types: dict[str, Any] = {"f": pa.float64(), "m": pa.decimal128(9, 2), "b": pa.bool_()}
+    types["y"] = pa.binary()
     columns: dict[str, list[Any]] = {
         "f": [-0.5, None],
         "m": ["1.25", None],
         "b": [False, None],
+        "y": [b"\x00\xff", None],
         "i": [0, 1],
     }
     table = pa.table({n: pa.array(v).cast(types.get(n, pa.int64())) for n, v in columns.items()})

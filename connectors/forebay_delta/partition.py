@@ -14,6 +14,7 @@ from forebay_delta.types import Field, Primitive
 
 _ZONE = re.compile(r"(?:[zZ]|[+-]\d\d:?\d\d)$")
 _ZERO_ZONE = re.compile(r"(?:[zZ]|[+-]00:?00)$")
+_ESCAPED_BYTES = re.compile(r"(?:\\u00[0-9A-Fa-f]{2})+")
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -67,9 +68,16 @@ def _decimal(text: str, arrow: pa.Decimal128Type[Any, Any]) -> Decimal:
     return exact
 
 
+def _binary(text: str) -> bytes:
+    """Some writers escape each byte (``\\u00FF``), others take the bytes for UTF-8."""
+    if _ESCAPED_BYTES.fullmatch(text):
+        return bytes(int(code, 16) for code in text.split(r"\u")[1:])
+    return text.encode()
+
+
 _PARSERS: Mapping[pa.DataType, Callable[[str], Any]] = {
     pa.string(): str,
-    pa.binary(): str.encode,
+    pa.binary(): _binary,
     pa.float32(): float,
     pa.float64(): float,
     pa.bool_(): lambda text: _BOOLEANS[text.lower()],
