@@ -460,7 +460,7 @@ def test_a_schema_of_columns_can_be_given_to_a_map(parse: Callable[..., Topology
 DOCS = Path(__file__).parent.parent / "docs"
 EXAMPLES = [
     pytest.param(block.partition("```")[0], id=f"{name}-{i}")
-    for name in ("topology.md", "dead-letters.md")
+    for name in sorted(page.name for page in DOCS.glob("*.md"))
     for i, block in enumerate((DOCS / name).read_text().split("```yaml\n")[1:])
 ]
 
