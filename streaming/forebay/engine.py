@@ -54,6 +54,8 @@ class PoolStats:
     """Of all workers together, including the work that is under way."""
     queued_slices: int
     rows: int
+    """Rows that it did, counted as rows of the source: what stages before it dropped or added
+    does not show."""
     starting: int = 0
     """Workers that were asked for and do no work yet."""
     cpu_seconds: float | None = None

@@ -1,0 +1,82 @@
+"""The decisions of the past: every change, and what held in between."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+
+from forebay.autoscale.decision import Decision
+
+_log = logging.getLogger("forebay.autoscale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A decision, or a row of equal ones to hold."""
+
+    at: float
+    """Wall-clock seconds since the epoch of the last one."""
+    since: float
+    """Of the first one."""
+    times: int
+    pool: str
+    before: int
+    """Workers when it was taken."""
+    workers: int
+    reason: str
+    applied: bool
+    """Whether it was done: not in a dry run, and not where nothing changes."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it leaves the pool as it is."""
+        return self.workers == self.before
+
+
+class DecisionLog:
+    """Keeps the last decisions, and logs each change with its reason. Any thread."""
+
+    def __init__(self, keep: int) -> None:
+        self._kept: deque[Taken] = deque(maxlen=keep)
+        self._lock = threading.Lock()
+
+    def list(self) -> list[Taken]:
+        """The last decisions, oldest first."""
+        with self._lock:
+            return list(self._kept)
+
+    def add(self, at: float, before: int, d: Decision, *, applied: bool) -> None:
+        """Remember a decision; one to hold for the same reason as before counts up that one."""
+        taken = Taken(
+            at=at,
+            since=at,
+            times=1,
+            pool=d.pool,
+            before=before,
+            workers=d.workers,
+            reason=d.reason,
+            applied=applied,
+        )
+        with self._lock:
+            last = next((t for t in reversed(self._kept) if t.pool == d.pool), None)
+            if last is not None and _same(last, taken):
+                self._kept.remove(last)
+                taken = replace(taken, since=last.since, times=last.times + 1)
+            self._kept.append(taken)
+        if not taken.holds:
+            done = "" if applied else " (dry run)"
+            _log.info("%s: %d to %d workers%s: %s", d.pool, before, d.workers, done, d.reason)
+        elif taken.times == 1:
+            _log.debug("%s: %d workers, %s", d.pool, before, d.reason)
+
+
+def _same(a: Taken, b: Taken) -> bool:
+    return a.holds and b.holds and a.before == b.before and _words(a.reason) == _words(b.reason)
+
+
+def _words(reason: str) -> str:
+    """The reason less its figures, which change every second."""
+    return re.sub(r"[\d.,]+", "#", reason)
