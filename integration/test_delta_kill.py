@@ -138,6 +138,7 @@ CHAINS = pytest.mark.parametrize(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @CHAINS
 def test_a_chain_of_kills_beside_three_writers_keeps_every_row_once(
     tmp_path: Path, settings: dict[str, Any]
@@ -146,6 +147,7 @@ def test_a_chain_of_kills_beside_three_writers_keeps_every_row_once(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @CHAINS
 def test_a_chain_of_kills_on_an_object_store_keeps_every_row_once(
     tmp_path: Path, settings: dict[str, Any]
