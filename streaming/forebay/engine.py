@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from forebay.errors import ConfigError
 from forebay.rng import Run
@@ -117,6 +117,14 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """Stop reading and processing; leaves no thread, process or connection."""
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A feed that knows what its workers may use."""
+
+    def cpus(self) -> float | None:
+        """CPUs' worth of time that all workers together may use; None if unknown. Any thread."""
 
 
 class Engine(Protocol):

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
+from forebay.autoscale import Autoscaling, DecisionLog, Taken
 from forebay.batcher import Batching, Group, Origins, groups
 from forebay.columns import Columns, as_numpy, joined, map_columns
 from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink
@@ -31,11 +32,13 @@ from forebay.options import LoaderOptions, LoaderStats, StateOf
 from forebay.prefetch import Prefetcher, Ready
 from forebay.recording import RecordedSource
 from forebay.rng import RowRandom, Run
+from forebay.scaling import Scaling, behind
 from forebay.shuffle import Shuffle, supplies
 from forebay.slice import Slice
 from forebay.source import Owns, Source, Split
 from forebay.stage import BatchFn, Stage
 from forebay.state import Position, State
+from forebay.stepclock import StepClock
 from forebay.supply import Failures, Ledger, Progress, Supply
 from forebay.tensors import Batch, to_batch
 
@@ -72,7 +75,9 @@ class Loader(IterableDataset[Batch]):
         self._session: _Session | None = None
         self._finalizer: weakref.finalize[..., Loader] | None = None
         self._loops = 0
-        self._counts = _Counts()
+        self._counts = _Counts(options.step_clock())
+        settings = options.autoscaling()
+        self._decisions = DecisionLog(settings.keep if settings is not None else 1)
 
     def __iter__(self) -> LoaderIterator:
         if get_worker_info() is not None:
@@ -134,7 +139,7 @@ class Loader(IterableDataset[Batch]):
             )
         for _ in range(batches):
             for step in self._uncommitted.popleft():
-                self._state = step(self._state)
+                self._advance(step)
 
     def stats(self) -> LoaderStats:
         """What happened so far. Any thread."""
@@ -143,7 +148,7 @@ class Loader(IterableDataset[Batch]):
             batches=counts.batches,
             rows=counts.rows,
             dead_letters=counts.dead_letters,
-            wait_seconds=counts.wait_seconds,
+            wait_seconds=counts.clock.waited_seconds(),
             seconds=counts.seconds(),
             ready_batches=session.prefetcher.batches if session else 0,
             bytes_in_flight=session.feed.bytes_in_flight() if session else 0,
@@ -158,7 +163,11 @@ class Loader(IterableDataset[Batch]):
         if session is None:
             return {}
         at = self._state.splits
-        return {k: _behind(end, at[k]) for k, end in session.feed.ends().items() if k in at}
+        return {k: behind(end, at[k]) for k, end in session.feed.ends().items() if k in at}
+
+    def decisions(self) -> list[Taken]:
+        """What the autoscaler decided, and why; oldest first. Any thread."""
+        return self._decisions.list()
 
     def close(self) -> None:
         """Stop every thread and client, and make the dead letters durable. May be called twice."""
@@ -188,8 +197,8 @@ class Loader(IterableDataset[Batch]):
         if passes is not None and self._state.pass_index >= max(passes, 2):
             return None
         session = self._running()
-        began = time.monotonic()
-        self._counts.start(began)
+        self._counts.start(time.monotonic())
+        self._counts.clock.wait_begins()
         try:
             ready = self._next_ready(session)
             batch = None if ready is None else self._on_device(ready)
@@ -197,7 +206,7 @@ class Loader(IterableDataset[Batch]):
             self._stop()
             raise
         finally:
-            self._counts.wait_seconds += time.monotonic() - began
+            self._counts.clock.wait_ends()
         if ready is None or batch is None:
             self._end_pass(session)
             self._flush_letters()
@@ -251,7 +260,12 @@ class Loader(IterableDataset[Batch]):
             self._session = self._start()
             self._finalizer = weakref.finalize(self, self._session.close)
             at = {k: _based(p) for k, p in self._session.feed.positions.items()}
-            self._state = replace(self._state, splits={**self._state.splits, **at})
+            self._advance(lambda state: replace(state, splits={**state.splits, **at}))
+            try:
+                self._session.scale(self._counts, self._decisions)
+            except ConfigError:
+                self._stop()
+                raise
         return self._session
 
     def _start(self) -> _Session:
@@ -305,14 +319,18 @@ class Loader(IterableDataset[Batch]):
         if self._options.state_of == "committed":
             self._uncommitted.append([partial(_trained, progress)])
         else:
-            self._state = _trained(progress, self._state)
+            self._advance(partial(_trained, progress))
+
+    def _advance(self, step: Step) -> None:
+        self._state = step(self._state)
+        self._counts.splits = self._state.splits
 
     def _then(self, step: Step) -> None:
         """Change the state once every batch before is part of it."""
         if self._uncommitted:
             self._uncommitted[-1].append(step)
         else:
-            self._state = step(self._state)
+            self._advance(step)
 
     def _bury(self, failures: Failures) -> None:
         if not failures:
@@ -374,6 +392,15 @@ class _Session:
         self._pin = options.device is not None and torch.device(options.device).type == "cuda"
         self.feed: Feed = options.engine.start(plan)
         self.prefetcher = Prefetcher(self._produce, options.prefetch)
+        self._scaling: Scaling | None = None
+
+    def scale(self, counts: _Counts, log: DecisionLog) -> None:
+        """Begin to size the pools, or at least to record what would be seen, if asked to."""
+        options, settings = self._options, self._options.autoscaling()
+        if settings is None and options.record_trace is not None:
+            settings = Autoscaling(policy="fixed", dry_run=True)
+        if settings is not None:
+            self._scaling = Scaling(self.feed, self.prefetcher, counts, options, settings, log)
 
     def get(self) -> Ready | None:
         """The next ready batch or progress; None at the end."""
@@ -397,8 +424,12 @@ class _Session:
 
     def _close(self) -> None:
         self.prefetcher.stop()
+        if self._scaling is not None:
+            self._scaling.stop()
         self.feed.close()
         self.prefetcher.join()
+        if self._scaling is not None:
+            self._scaling.join()
 
     def _produce(self, prefetcher: Prefetcher) -> Iterator[Ready]:
         positions = self.feed.positions
@@ -469,9 +500,10 @@ class _Session:
 class _Counts:
     """What a loader counted; written by the trainer's thread, read by any."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: StepClock) -> None:
         self.batches = self.rows = self.dead_letters = 0
-        self.wait_seconds = 0.0
+        self.clock = clock
+        self.splits: Mapping[str, Position] = {}
         self.freshness_seconds: float | None = None
         self.letters = self.letters_to_flush = False
         self._began: float | None = None
@@ -518,11 +550,6 @@ def _next_pass(state: State) -> State:
 
 def _based(p: Position) -> Position:
     return p if p.base is not None else replace(p, base=p.low)
-
-
-def _behind(end: int, p: Position) -> int:
-    pending = sum(r.stop - r.start for r in p.pending)
-    return max(0, end - p.offset) + pending
 
 
 def _release(feed: Feed, slices: Sequence[Slice]) -> None:

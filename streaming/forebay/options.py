@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from forebay.autoscale import Autoscaling, Policy, PolicyName
 from forebay.engine import Engine, Order
 from forebay.errors import ConfigError
+from forebay.stepclock import HostClock, StepClock
 from forebay.threads import ThreadEngine
 
 StateOf: TypeAlias = Literal["yielded", "committed"]
@@ -26,6 +29,13 @@ class LoaderOptions:
     """Batches made ahead of the trainer."""
     workers: int | tuple[int, int] | None = None
     """Worker threads, or (least, most); None: as many as this process has CPUs, at least 2."""
+    autoscale: PolicyName | Autoscaling | Policy | Literal["auto"] | None = "auto"
+    """What sizes the pool between least and most: a policy, its settings, or None for nothing.
+    ``auto``: the policy ``starvation`` where ``workers`` is a range, nothing where it is not."""
+    record_trace: str | None = None
+    """A file that gets what an autoscaler sees, a line a second, to be simulated again."""
+    step_clock: Callable[[], StepClock] = HostClock
+    """Makes what measures the trainer's waiting."""
     seed: int = 0
     """Keys the random numbers of the stages."""
     steps_per_epoch: int | None = None
@@ -53,10 +63,27 @@ class LoaderOptions:
                 _check_positive(name, getattr(self, name))
         if (self.rank is None) != (self.world_size is None):
             raise ConfigError("give both rank and world_size, or neither")
+        self.autoscaling()
 
     def worker_bounds(self) -> tuple[int, int] | None:
         """``workers`` as (least, most)."""
-        return (1, self.workers) if isinstance(self.workers, int) else self.workers
+        if not isinstance(self.workers, int):
+            return self.workers
+        return (self.workers if self.autoscaling() is None else 1, self.workers)
+
+    def autoscaling(self) -> Autoscaling | None:
+        """How the pools are sized; None: not at all.
+
+        Raises:
+            ConfigError: the policy is none.
+        """
+        chosen = self.autoscale
+        if chosen == "auto":
+            fixed = not isinstance(self.workers, tuple) or self.workers[0] == self.workers[1]
+            chosen = None if fixed else "starvation"
+        if chosen is None or isinstance(chosen, Autoscaling):
+            return chosen
+        return Autoscaling(policy=chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -219,7 +219,7 @@ def _wider(bounds: tuple[int, int] | None, workers: Workers) -> tuple[int, int] 
     """One pool runs all stages: it gets the most that any of them asks for."""
     if workers is None:
         return bounds
-    least, most = (1, workers) if isinstance(workers, int) else workers
+    least, most = (workers, workers) if isinstance(workers, int) else workers
     if not 1 <= least <= most:
         raise ConfigError(f"workers must be a number, or (least, most), not {workers!r}")
     return (least, most) if bounds is None else (max(least, bounds[0]), max(most, bounds[1]))

@@ -247,6 +247,9 @@ class ThreadFeed:
     def ends(self) -> Mapping[str, int]:
         return self._reader.ends()
 
+    def cpus(self) -> float | None:
+        return cpu_share()
+
     def close(self) -> None:
         with self._lock:
             self._stopping = True
@@ -386,8 +389,9 @@ class ThreadFeed:
         except BaseException as e:  # raised again in take(), in the slice's turn
             error = e
             finished = replace(raw, columns={}, offsets=raw.offsets[:0])
-        used, now, weight = time.thread_time() - used, time.perf_counter(), _weight(finished)
+        used, weight = time.thread_time() - used, _weight(finished)
         with self._lock:
+            now = time.perf_counter()
             if not worker.hangs:
                 self._busy_seconds += now - worker.began
             worker.task = None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
-from collections import deque
 from dataclasses import dataclass, replace
 
 from forebay.autoscale.decision import Decision
@@ -37,16 +35,18 @@ class Taken:
 
 
 class DecisionLog:
-    """Keeps the last decisions, and logs each change with its reason. Any thread."""
+    """Keeps the last decisions, and logs each change with its reason.
+
+    One thread adds, any may read: what is kept is never changed, only replaced.
+    """
 
     def __init__(self, keep: int) -> None:
-        self._kept: deque[Taken] = deque(maxlen=keep)
-        self._lock = threading.Lock()
+        self._keep = keep
+        self._kept: tuple[Taken, ...] = ()
 
     def list(self) -> list[Taken]:
         """The last decisions, oldest first."""
-        with self._lock:
-            return list(self._kept)
+        return list(self._kept)
 
     def add(self, at: float, before: int, d: Decision, *, applied: bool) -> None:
         """Remember a decision; one to hold for the same reason as before counts up that one."""
@@ -60,12 +60,12 @@ class DecisionLog:
             reason=d.reason,
             applied=applied,
         )
-        with self._lock:
-            last = next((t for t in reversed(self._kept) if t.pool == d.pool), None)
-            if last is not None and _same(last, taken):
-                self._kept.remove(last)
-                taken = replace(taken, since=last.since, times=last.times + 1)
-            self._kept.append(taken)
+        kept = self._kept
+        last = next((t for t in reversed(kept) if t.pool == d.pool), None)
+        if last is not None and _same(last, taken):
+            kept = tuple(t for t in kept if t is not last)
+            taken = replace(taken, since=last.since, times=last.times + 1)
+        self._kept = (*kept, taken)[-self._keep :]
         if not taken.holds:
             done = "" if applied else " (dry run)"
             _log.info("%s: %d to %d workers%s: %s", d.pool, before, d.workers, done, d.reason)

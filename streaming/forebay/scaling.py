@@ -1,0 +1,101 @@
+"""The autoscaler of a running loader: what it looks at, and when it begins and ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from forebay.autoscale import (
+    AutoscaleLoop,
+    Autoscaling,
+    Decision,
+    DecisionLog,
+    Sample,
+    TraceFile,
+)
+from forebay.autoscale.gil import LockProbe
+from forebay.engine import Feed, Limited
+from forebay.options import LoaderOptions
+from forebay.prefetch import Prefetcher
+from forebay.state import Position
+from forebay.stepclock import StepClock
+from forebay.threads import ThreadFeed
+
+
+class Counted(Protocol):
+    """What a loader counts."""
+
+    batches: int
+    rows: int
+    splits: Mapping[str, Position]
+    """What was delivered of each split."""
+    clock: StepClock
+
+
+class Scaling:
+    """Watches one session of a loader, and sizes its pools. Knows nothing of the loader itself.
+
+    Raises:
+        ConfigError: the trace cannot be written.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        prefetcher: Prefetcher,
+        counted: Counted,
+        options: LoaderOptions,
+        settings: Autoscaling,
+        log: DecisionLog,
+    ) -> None:
+        self._feed, self._prefetcher, self._counted = feed, prefetcher, counted
+        self._prefetch = options.prefetch
+        # Workers in other processes have interpreters of their own.
+        self._probe = LockProbe() if isinstance(feed, ThreadFeed) else None
+        trace = None if options.record_trace is None else TraceFile(options.record_trace)
+        self._loop = AutoscaleLoop(feed, self.sample, settings, log, probe=self._probe, trace=trace)
+        if settings.policy != "fixed" and not settings.dry_run:
+            self._begin_small(log)
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Ask the loop to end."""
+        self._loop.stop()
+
+    def join(self) -> None:
+        """Wait for its end after ``stop``."""
+        self._loop.join()
+
+    def _begin_small(self, log: DecisionLog) -> None:
+        """Begin with a worker a CPU: more are for stages that wait, and that shows soon."""
+        cpus = self._feed.cpus() if isinstance(self._feed, Limited) else None
+        for name, pool in self._feed.pools().items():
+            if cpus is not None and (few := max(pool.least, math.ceil(cpus))) < pool.workers:
+                self._feed.resize(name, few)
+                reason = f"begins with a worker for each of {cpus:.1f} CPUs"
+                log.add(time.time(), pool.workers, Decision(name, few, reason), applied=True)
+
+    def sample(self) -> Sample:
+        """The counts of now. Any thread."""
+        feed, counted, at = self._feed, self._counted, self._counted.splits
+        ends = {k: end for k, end in feed.ends().items() if k in at}
+        return Sample(
+            at=time.monotonic(),
+            ends=ends,
+            behind={k: behind(end, at[k]) for k, end in ends.items()},
+            pools=feed.pools(),
+            batches=counted.batches,
+            rows=counted.rows,
+            starved_seconds=counted.clock.starved_seconds(),
+            ready=self._prefetcher.batches / self._prefetch,
+            cpus=feed.cpus() if isinstance(feed, Limited) else None,
+            gil=None if self._probe is None else self._probe.share(),
+        )
+
+
+def behind(end: int, p: Position) -> int:
+    """Rows up to ``end`` that were not delivered."""
+    pending = sum(r.stop - r.start for r in p.pending)
+    return max(0, end - p.offset) + pending
