@@ -21,7 +21,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
 
-from datasets import load_dataset
+from datasets import load_dataset  # type: ignore[import-not-found,unused-ignore]
 from torch.utils.data import DataLoader
 
 _ROWS = {"loader": 2_000, "iter": 100_000, "batch": 1_000_000}

@@ -2,9 +2,9 @@
 
 Every contender gives a dict of 20 tensors for each 8,192 rows, in a process of its own, all of
 them in every round, and the table is in the page cache. Counted are the wall seconds of the loop
-over its batches, by each contender's best round (what else runs on the machine only ever adds),
-and the peak of resident memory above what the imports take, which are the same for all; of that
-the median.
+over its batches, the second time that a process reads the table, by each contender's best round
+(what else runs on the machine only ever adds), and the peak of resident memory above what the
+imports take, which are the same for all; of that the median.
 
 * ``bare``: ``ParquetFile.iter_batches``, memory map, Arrow's threads, no copy into tensors: what
   any reader in Python pays at least. It knows no log, no position and no bound.
@@ -88,7 +88,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.contend:
         name, folder = options.contend
-        end_with(measured(CONTENDERS[name](Path(folder), options.batch)))
+        end_with(measured(lambda: CONTENDERS[name](Path(folder), options.batch)))
     root = numeric_table(files=FILES, rows=ROWS, columns=COLUMNS)
     python = None if options.no_datasets else datasets_python()
 
