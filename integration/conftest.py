@@ -13,6 +13,7 @@ from typing import Literal
 
 import pytest
 from integration.apache_kafka import ApacheKafka, KafkaUnavailable
+from integration.local_ray import local_ray
 from tests.topics import Topics
 
 from forebay_kafka.devbroker import DevBrokerProcess
@@ -67,3 +68,10 @@ def broker(request: pytest.FixtureRequest) -> Broker:
 def make_topic(broker: Broker) -> Topics:
     """`make_topic(partitions=1, config=None) -> name`, on the broker under test."""
     return Topics(broker.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[str]:
+    """The address of a running Ray that all tests share."""
+    with local_ray() as address:
+        yield address

@@ -8,6 +8,7 @@
     . SourceStalled          data waits at the source and nothing arrives
     . DataLossError          records between the position and what the source still holds are gone
   - StageError             a stage broke its contract (wrong number of rows, wrong type)
+  - EngineError            what runs the stages cannot go on (a cluster is gone, or refuses us)
   - ErrorBudgetExceeded    more rows failed than the pipeline allows
 
 A message says where (split, offset, file, config key) and what to do about it.
@@ -76,6 +77,10 @@ class StageError(ForebayError):
     def __init__(self, stage: str, split: str, offset: int, why: str) -> None:
         super().__init__(f"stage {stage!r} failed on {split}@{offset}: {why}")
         self.stage, self.split, self.offset = stage, split, offset
+
+
+class EngineError(ForebayError):
+    """What runs the stages cannot go on."""
 
 
 class ErrorBudgetExceeded(ForebayError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,29 @@ class Fail:
 class Stall:
     """In a split's data: nothing more comes of the split until ``until`` is set."""
 
-    until: threading.Event
+    until: threading.Event | FileEvent
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """A ``threading.Event`` that processes share: it is set once its file exists."""
+
+    path: Path
+
+    def set(self) -> None:
+        """Let everyone who waits go on."""
+        self.path.touch()
+
+    def is_set(self) -> bool:
+        """Whether it was set, by whatever process."""
+        return self.path.exists()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it is set; False if it was not within ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while not self.is_set() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return self.is_set()
 
 
 @dataclass(frozen=True, slots=True)

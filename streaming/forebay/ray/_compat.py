@@ -1,0 +1,132 @@
+"""The names of Ray Data that are not public, all of them, and whether they are what they were.
+
+An unbounded stream cannot be run with Ray's public interface without losing records or seconds;
+what is used instead is small, and it is checked before anything starts. Tested with the versions
+that ``forebay[ray]`` allows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.data import ActorPoolStrategy, DataContext
+from ray.data._internal.actor_autoscaler import ActorAutoscaler, ActorPoolScalingRequest
+from ray.data._internal.execution import streaming_executor_state
+from ray.data._internal.execution.backpressure_policy import (
+    ENABLED_BACKPRESSURE_POLICIES,
+    ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY,
+    BackpressurePolicy,
+)
+from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data._internal.execution.interfaces import BlockEntry, RefBundle
+from ray.data._internal.execution.operators.input_data_buffer import InputDataBuffer
+from ray.data._internal.execution.streaming_executor import StreamingExecutor
+from ray.data.block import BlockMetadata
+
+from forebay.errors import ConfigError
+
+__all__ = [
+    "ENABLED_BACKPRESSURE_POLICIES",
+    "ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY",
+    "ActorAutoscaler",
+    "ActorPoolScalingRequest",
+    "ActorPoolStrategy",
+    "BackpressurePolicy",
+    "DataContext",
+    "ExecutionCallback",
+    "InputDataBuffer",
+    "StreamingExecutor",
+    "bundle_of",
+    "probe",
+    "quicken",
+    "trim",
+]
+
+TESTED = "2.60"
+_PARAMETERS: list[tuple[Callable[..., Any], set[str]]] = [
+    (ActorPoolScalingRequest, {"delta", "force", "reason"}),
+    (ActorPoolStrategy, {"min_size", "max_size", "max_tasks_in_flight_per_actor"}),
+    (BlockMetadata, {"num_rows", "size_bytes", "exec_stats", "input_files"}),
+    (RefBundle, {"blocks", "schema", "owns_blocks"}),
+    (BlockEntry, {"ref", "metadata"}),
+    (ActorAutoscaler.__init__, {"topology", "resource_manager"}),
+    (StreamingExecutor.shutdown, {"force"}),
+]
+_METHODS: list[tuple[type, set[str]]] = [
+    (ExecutionCallback, {"before_execution_starts", "on_execution_step"}),
+    (ActorAutoscaler, {"try_trigger_scaling"}),
+    (BackpressurePolicy, {"can_add_input"}),
+    (InputDataBuffer, {"has_next", "_get_next_inner", "has_completed", "num_outputs_total"}),
+    (InputDataBuffer, {"num_active_tasks", "get_autoscaling_actor_pools"}),
+    (ray.data.Dataset, {"map_batches", "iter_internal_ref_bundles"}),
+]
+_SETTINGS = {
+    "custom_execution_callback_classes",
+    "enable_progress_bars",
+    "execution_no_progress_timeout_s",
+    "memory_usage_poll_interval_s",
+    "print_on_execution_start",
+    "target_max_block_size",
+}
+
+
+def probe() -> None:
+    """Check that Ray Data is made as this module thinks.
+
+    Raises:
+        ConfigError: it is not; names what is missing, and the way out.
+    """
+    missing = [*_missing_parameters(), *_missing_methods()]
+    missing += [f"DataContext.{n}" for n in sorted(_SETTINGS - _fields(DataContext))]
+    if missing:
+        raise ConfigError(
+            f"the ray engine does not know Ray {ray.__version__}: {', '.join(missing)} changed. "
+            "Install a version it was tested with: pip install 'forebay[ray]'."
+        )
+
+
+def _fields(kind: Any) -> set[str]:
+    return set(kind.__dataclass_fields__)
+
+
+def _missing_parameters() -> list[str]:
+    return [
+        f"{function.__qualname__}({name})"
+        for function, names in _PARAMETERS
+        for name in sorted(names - inspect.signature(function).parameters.keys())
+    ]
+
+
+def _missing_methods() -> list[str]:
+    return [
+        f"{kind.__name__}.{name}"
+        for kind, names in _METHODS
+        for name in sorted(names)
+        if not callable(getattr(kind, name, None))
+    ]
+
+
+def bundle_of(ref: Any, nbytes: int) -> Any:
+    """One parcel as the input of an execution."""
+    metadata = BlockMetadata(num_rows=1, size_bytes=nbytes, exec_stats=None, input_files=None)
+    return RefBundle((BlockEntry(ref, metadata),), owns_blocks=True, schema=None)
+
+
+def quicken(seconds: float) -> None:
+    """Let the scheduling loop look around more often than ten times a second.
+
+    It waits for all running tasks or this long: a quick one waits for a slow one. Only a matter
+    of latency, so a version that has no such constant is as good.
+    """
+    if hasattr(streaming_executor_state, "WAIT_FOR_TASK_COMPLETION_TIMEOUT_S"):
+        streaming_executor_state.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S = seconds
+
+
+def trim(operator: Any, most: int = 500, kept: int = 100) -> None:
+    """Forget old statistics of an operator: Ray keeps a kilobyte of every block for ever."""
+    stats = getattr(operator, "_output_blocks_stats", None)
+    if isinstance(stats, list) and len(stats) > most:
+        del stats[:-kept]

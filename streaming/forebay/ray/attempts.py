@@ -1,0 +1,75 @@
+"""Finds the record that kills its process: what a worker was at is written down before it is done.
+
+The note lies in a file on the node's memory disk, so it outlives the worker. A parcel that killed a
+worker is run record by record the next time; a record at which a worker died twice is not run
+again. One death alone proves nothing: a preempted node and an innocent record look the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_START = "start"
+DEATHS = 2
+
+
+class Culprit(NamedTuple):
+    """A record at which workers died."""
+
+    slice_index: int
+    offset: int
+
+
+class Attempts:
+    """The attempts on one parcel. Used by one worker, in one thread."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._path = folder / f"{number}.attempts"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._before = self._read()
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._write(_START)
+
+    @property
+    def earlier(self) -> int:
+        """How many workers died on this parcel."""
+        return sum(line == _START for line in self._before)
+
+    def at(self, slice_index: int, offset: int, stage: str) -> None:
+        """Say what is done next."""
+        self._write([slice_index, offset, stage])
+
+    def culprits(self) -> Mapping[Culprit, str]:
+        """The records that are not to be run again, each with the stage it was in."""
+        lines = [*self._before, _START]
+        last = [a for a, b in pairwise(lines) if b == _START and a != _START]
+        deaths = Counter(Culprit(i, offset) for i, offset, _ in last)
+        stages = {Culprit(i, offset): stage for i, offset, stage in last}
+        return {c: stages[c] for c, n in deaths.items() if n >= DEATHS}
+
+    def done(self) -> None:
+        """Forget the attempts: the parcel is through."""
+        os.close(self._file)
+        self._path.unlink(missing_ok=True)
+
+    def _write(self, line: Any) -> None:
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+    def _read(self) -> list[Any]:
+        if not self._path.exists():
+            return []
+        return [json.loads(line) for line in self._path.read_bytes().splitlines()]
+
+
+def folder_of(run: str) -> Path:
+    """Where the attempts of a run are written: in memory if the node has such a disk."""
+    memory = Path("/dev/shm")
+    root = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+    return root / f"forebay-{run}"

@@ -1,0 +1,92 @@
+"""The connection to a Ray cluster: one that is there, one at an address, or one of our own."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+
+from forebay.errors import ConfigError, EngineError, ProcessError
+
+
+def connect(address: str | None, options: Mapping[str, Any]) -> Callable[[], None]:
+    """Attach this process to a cluster; gives what is to be called when it is not needed any more.
+
+    A cluster that was started for this stops then, others are left as they were.
+
+    Args:
+        address: None for the one that this process is attached to, or ``RAY_ADDRESS``, or a new
+            one on this machine.
+        options: further arguments of ``ray.init``.
+
+    Raises:
+        EngineError: the cluster cannot be reached, or does not let us in.
+        ConfigError: this process is attached to another cluster than ``address``.
+        ProcessError: this process was forked off one that is attached.
+    """
+    _refuse_fork()
+    if ray.is_initialized():
+        _check_same(address)
+        return _keep
+    address = address or os.environ.get("RAY_ADDRESS")
+    try:
+        ray.init(address=address, **{"logging_level": logging.WARNING, **options})
+    except Exception as e:  # Ray raises many kinds of errors for the same few causes
+        raise EngineError(_refused(address, e)) from e
+    return _stop
+
+
+def _refuse_fork() -> None:
+    if _forked:
+        raise ProcessError(
+            "this process was forked off one that is attached to Ray, and the connection does not "
+            "survive that: start the loader in the process that trains, or make processes with "
+            "the 'spawn' method and let each attach itself (engine=RayEngine(address=...))"
+        )
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = ray.is_initialized()
+
+
+_forked = False
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _keep() -> None:
+    """The cluster was there before: it stays."""
+
+
+def _stop() -> None:
+    if ray.is_initialized():
+        ray.shutdown()
+
+
+def _check_same(address: str | None) -> None:
+    here = ray.get_runtime_context().gcs_address
+    if address not in (None, "auto", "local", here):
+        raise ConfigError(
+            f"this process is attached to the Ray cluster at {here}, and the engine is to use the "
+            f"one at {address}: leave address out, or call ray.shutdown() first"
+        )
+
+
+def _refused(address: str | None, error: Exception) -> str:
+    where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
+    text = f"{type(error).__name__}: {error}"
+    if "auth" in text.lower() or "token" in text.lower():
+        return (
+            f"{where} does not let this process in ({text}). Give it the cluster's token: copy "
+            "~/.ray/auth_token of the head node, or set RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN; "
+            "clusters without one need RAY_AUTH_MODE=disabled here as well."
+        )
+    if address:
+        return (
+            f"{where} cannot be reached ({text}). address is host:port of the head node's GCS, as "
+            "'ray start --head' prints it; 'auto' finds the cluster of this machine."
+        )
+    return f"{where} cannot be started: {text}"

@@ -1,0 +1,103 @@
+"""The Ray Data engine: stages run in a pool of actors, on as many machines as the cluster has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from forebay.engine import Plan
+from forebay.errors import ConfigError
+from forebay.ray import _compat, cluster
+from forebay.ray.carried import Carried
+from forebay.ray.execution import quiet_and_quick
+from forebay.ray.feed import RayFeed, SourceReading
+from forebay.ray.reading import ActorReading, LocalReading, SourceLost
+from forebay.recording import RecordedSource
+
+_READER_CPUS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayEngine:
+    """Runs stages in actors of a Ray cluster: right when one machine is not enough.
+
+    Each rank of a training job has an engine of its own, attached to the same cluster, and reads
+    the splits it owns.
+    """
+
+    address: str | None = None
+    """Of the cluster; None: the one this process is attached to, else RAY_ADDRESS, else one that
+    is started on this machine and stopped with the loader."""
+    num_cpus: float = 1.0
+    """Of each worker, as the other resources."""
+    num_gpus: float = 0.0
+    memory: float | None = None
+    """Bytes."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] | None = None
+    reader: Mapping[str, Any] = field(default_factory=dict)
+    """How the actor that reads is placed, as Ray's ``ActorClass.options`` takes it."""
+    init: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of ``ray.init``, if this process is not attached yet."""
+
+    def start(self, plan: Plan) -> RayFeed:
+        """Open the source and begin reading.
+
+        Raises:
+            EngineError, ConfigError, ProcessError: the cluster cannot be used.
+            SourceError, StateError: as ``Source.open``; nothing was started.
+        """
+        _compat.probe()
+        quiet_and_quick()
+        disconnect = cluster.connect(self.address, self.init)
+        reading = self._reading(plan)
+        try:
+            positions = _opened(reading, plan)
+            workers, options = self._workers(plan), self._options()
+            return RayFeed(plan, reading, positions, workers, options, disconnect)
+        except BaseException:
+            reading.close()
+            disconnect()
+            raise
+
+    def _reading(self, plan: Plan) -> SourceReading:
+        if isinstance(plan.source, RecordedSource):
+            # Its flush() must find what was read in this very process.
+            return LocalReading(plan.source, plan.owns)
+        return ActorReading(plan.source, plan.owns, {"num_cpus": _READER_CPUS, **self.reader})
+
+    def _workers(self, plan: Plan) -> tuple[int, int]:
+        if plan.workers is not None:
+            return plan.workers
+        cpus = ray.cluster_resources().get("CPU", 1.0)
+        return 1, max(1, math.floor((cpus - _READER_CPUS) / max(self.num_cpus, 0.01)))
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"num_cpus": self.num_cpus}
+        if self.num_gpus:
+            options["num_gpus"] = self.num_gpus
+        if self.memory is not None:
+            options["memory"] = self.memory
+        if self.resources:
+            options["resources"] = dict(self.resources)
+        if self.runtime_env is not None:
+            options["runtime_env"] = dict(self.runtime_env)
+        return options
+
+
+def _opened(reading: SourceReading, plan: Plan) -> Mapping[str, Any]:
+    try:
+        opened = reading.open(plan.positions, {})
+    except SourceLost as e:
+        raise ConfigError(
+            f"the actor that reads the source did not start: {e}. Its placement is "
+            "RayEngine(reader=...); what the source needs must be installed on the cluster "
+            "(runtime_env)."
+        ) from e
+    if isinstance(opened, Carried):
+        raise opened.error()
+    return opened

@@ -1,0 +1,278 @@
+"""One running Ray Data execution that is fed while it runs, and asked for workers.
+
+Parcels are put in by reference and come out as tables, in any order. The hooks of this module run
+on Ray's scheduling thread; Ray pickles their classes by name, and finds the execution in ``_RUNS``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from forebay.ray import _compat
+from forebay.ray.parcels import to_table
+from forebay.ray.working import StageWorker
+
+# While nothing runs and nothing waits, the scheduling loop would spin.
+_IDLE_SECONDS = 0.05
+_TICK_SECONDS = 0.02
+_BOOKS_SECONDS = 0.25
+_CLOSE_SECONDS = 30.0
+_IN_FLIGHT = 2
+_RUN = "forebay.run"
+_NAME = "forebay"
+_RUNS: dict[str, Execution] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The workers of an execution."""
+
+    least: int
+    most: int
+    arguments: tuple[Any, ...]
+    """Of ``StageWorker``."""
+    options: Mapping[str, Any]
+    """Resources of each worker, as ``map_batches`` takes them."""
+
+
+class Execution:
+    """Runs the stages of parcels in a pool of workers until it is closed.
+
+    Args:
+        on_finished: called with each finished parcel, on a thread of this execution.
+        on_end: called once with why it ended by itself, on that thread.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        on_finished: Callable[[pa.Table], None],
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        self._pool, self._on_finished, self._on_end = pool, on_finished, on_end
+        self.wanted = pool.most
+        """Workers that there should be; any thread may set it."""
+        self.running = 0
+        """Workers that were seen alive last, and those that were seen starting."""
+        self.starting = 0
+        self.idle_since: float | None = None
+        """Since when Ray has nothing to do, and nothing waits; None while it has."""
+        self._waiting: deque[Any] = deque()
+        self._news = threading.Event()
+        self._open = True
+        self._executor: Any = None
+        self._id = uuid.uuid4().hex
+        _RUNS[self._id] = self
+        self._thread = threading.Thread(target=self._run, name="forebay-ray", daemon=True)
+        self._thread.start()
+
+    def put(self, ref: Any, nbytes: int) -> None:
+        """Run a parcel. Any thread."""
+        self.idle_since = None
+        self._waiting.append(_compat.bundle_of(ref, nbytes))
+        self._news.set()
+
+    def close(self) -> None:
+        """End the execution and its workers, whatever they are doing."""
+        self._open = False
+        self._waiting.clear()
+        self._news.set()
+        executor = self._executor
+        if executor is not None:
+            executor.shutdown(force=True)
+        self._thread.join(_CLOSE_SECONDS)
+        _RUNS.pop(self._id, None)
+
+    # -- on the execution's own thread ---------------------------------------------------------
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            for bundle in self._dataset().iter_internal_ref_bundles():
+                for ref in bundle.block_refs:
+                    self._on_finished(ray.get(ref))
+        except BaseException as e:  # told to the feed, which starts anew or raises it
+            error = e
+        if self._open:
+            self._on_end(error)
+
+    def _dataset(self) -> Any:
+        seed = ray.put(to_table(0, None))
+        with _compat.DataContext.current(self._context()):
+            inputs = ray.data.from_arrow_refs([seed])
+            inputs.set_name(_NAME)
+            return inputs.map_batches(
+                StageWorker,
+                fn_constructor_args=self._pool.arguments,
+                batch_size=None,
+                batch_format="pyarrow",
+                zero_copy_batch=True,
+                compute=_compat.ActorPoolStrategy(
+                    min_size=self._pool.least,
+                    max_size=self._pool.most,
+                    max_tasks_in_flight_per_actor=_IN_FLIGHT,
+                ),
+                **self._pool.options,
+            )
+
+    def _context(self) -> Any:
+        context = _compat.DataContext.get_current().copy()
+        context.target_max_block_size = 1  # or blocks are kept until they make 128 MiB
+        context.execution_no_progress_timeout_s = -1  # a quiet topic is no fault
+        context.memory_usage_poll_interval_s = None
+        context.print_on_execution_start = False
+        context.enable_progress_bars = False
+        context.custom_execution_callback_classes = [Hooks]
+        context.set_config(_RUN, self._id)
+        context.set_config(
+            _compat.ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY,
+            [*_compat.ENABLED_BACKPRESSURE_POLICIES, ShrinkGate],
+        )
+        return context
+
+    # -- on Ray's scheduling thread ------------------------------------------------------------
+
+    def started(self, executor: Any) -> None:
+        """Take over the input and the scaling of an execution that is about to start."""
+        for operator in executor._topology:
+            if isinstance(operator, _compat.InputDataBuffer):
+                operator.__class__ = LiveInput
+                operator.run = self
+        executor._actor_autoscaler = WantedWorkers(
+            executor._topology, executor._resource_manager, self
+        )
+        self._executor = executor
+        self._looked = 0.0
+
+    def stepped(self, executor: Any) -> None:
+        """Keep the books, and wait while there is nothing to do."""
+        busy = any(op.num_active_tasks() for op in executor._topology)
+        queued = any(st.total_enqueued_input_blocks() for st in executor._topology.values())
+        if time.monotonic() - self._looked > _BOOKS_SECONDS:
+            self._look(executor)
+        if busy or queued or self._waiting or not self._open:
+            self.idle_since = None
+        else:
+            self.idle_since = self.idle_since or time.monotonic()
+            self._news.wait(_IDLE_SECONDS)
+        self._news.clear()
+
+    def _look(self, executor: Any) -> None:
+        self._looked = time.monotonic()
+        for operator in executor._topology:
+            _compat.trim(operator)
+            for pool in operator.get_autoscaling_actor_pools():
+                restarting = pool.num_restarting_actors()
+                self.running = pool.num_running_actors() - restarting
+                self.starting = pool.num_pending_actors() + restarting
+
+    def next_input(self) -> Any:
+        """The next parcel; there is one."""
+        return self._waiting.popleft()
+
+    @property
+    def has_input(self) -> bool:
+        """Whether a parcel waits."""
+        return bool(self._waiting)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no parcel comes any more."""
+        return not self._open and not self._waiting
+
+
+class LiveInput(_compat.InputDataBuffer):  # type: ignore[misc]
+    """The input of an execution, which grows while it runs."""
+
+    run: Execution
+
+    def has_next(self) -> bool:
+        return self.run.has_input
+
+    def _get_next_inner(self) -> Any:
+        return self.run.next_input()
+
+    def has_completed(self) -> bool:
+        return self.run.ended
+
+    def num_outputs_total(self) -> int | None:
+        return None
+
+
+class Hooks(_compat.ExecutionCallback):  # type: ignore[misc]
+    """Connects an execution that Ray starts with the one that asked for it."""
+
+    def before_execution_starts(self, executor: Any) -> None:
+        self._execution = _RUNS[executor._data_context.get_config(_RUN)]
+        self._execution.started(executor)
+
+    def on_execution_step(self, executor: Any) -> None:
+        self._execution.stepped(executor)
+
+
+class WantedWorkers(_compat.ActorAutoscaler):  # type: ignore[misc]
+    """Gives the pool the workers that are wanted, and no others.
+
+    Ray's own rules see neither what waits at the source nor whether the trainer starves.
+    """
+
+    def __init__(self, topology: Any, resource_manager: Any, execution: Execution) -> None:
+        super().__init__(topology, resource_manager)
+        self._execution = execution
+
+    def try_trigger_scaling(self) -> None:
+        for operator, state in self._topology.items():
+            for pool in operator.get_autoscaling_actor_pools():
+                self._scale(operator, state, pool)
+
+    def _scale(self, operator: Any, state: Any, pool: Any) -> None:
+        wanted = self._execution.wanted
+        if operator.has_completed() or self._execution.ended:
+            wanted = 0
+        delta = wanted - pool.current_size()
+        if delta:
+            request = _compat.ActorPoolScalingRequest(delta=delta, force=True, reason="wanted")
+            pool.scale(request)
+
+
+class ShrinkGate(_compat.BackpressurePolicy):  # type: ignore[misc]
+    """Gives a pool that is to shrink no more work than the workers that stay can do.
+
+    Ray takes away only workers that have nothing to do, and keeps all of them busy.
+    """
+
+    def can_add_input(self, op: Any) -> bool:
+        execution = _RUNS.get(self._data_context.get_config(_RUN))
+        if execution is None:
+            return True
+        return all(
+            pool.num_running_actors() <= execution.wanted
+            or op.num_active_tasks() < execution.wanted
+            for pool in op.get_autoscaling_actor_pools()
+        )
+
+
+class _NotOurs(logging.Filter):
+    """Keeps Ray from announcing an execution of ours as a data set that is finished."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.INFO or f"Dataset {_NAME}" not in record.getMessage()
+
+
+_not_ours = _NotOurs()
+
+
+def quiet_and_quick() -> None:
+    """Settings of the whole process; harmless to other uses of Ray Data in it."""
+    _compat.quicken(_TICK_SECONDS)
+    logging.getLogger(_compat.StreamingExecutor.__module__).addFilter(_not_ours)

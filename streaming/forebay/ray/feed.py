@@ -1,0 +1,523 @@
+"""The running Ray engine: a ``Feed``.
+
+One thread of this process asks the reader for parcels and puts references to them into a Ray Data
+execution; another takes the finished ones. What is in flight is known here and nowhere else: a
+reader or a worker that dies is asked again, and an execution that ends is started anew from the
+positions that were secured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+import ray
+from ray import cloudpickle
+
+from forebay.engine import Plan, PoolStats
+from forebay.errors import ConfigError, EngineError, ProcessError
+from forebay.ray.attempts import folder_of
+from forebay.ray.carried import Carried
+from forebay.ray.execution import Execution, Pool
+from forebay.ray.parcels import content_of, number_of, unpacked
+from forebay.ray.reading import Note, Report, SourceLost, Wish, frontier, weight
+from forebay.ray.turns import Turn, Turns
+from forebay.ray.working import Finished
+from forebay.slice import Slice
+from forebay.state import Position
+
+POOL = "stages"
+_WAIT_SECONDS = 0.1
+_LINGER_SECONDS = 0.05
+# Ray takes 25 to 60 ms of CPU time for each parcel: one should be worth it.
+_PARCEL_SECONDS = 0.2
+_PARCEL_BYTES = 4 << 20
+_FIRST_ROWS = 64
+_MOST_SLICES = 1000
+# Parcels in Ray for each worker: one that it works on, one that waits for it.
+_PARCELS_PER_WORKER = 2
+_ENDS_SECONDS = 1.0
+# A parcel that Ray neither has nor gave for so long is lost.
+_LOST_SECONDS = 20.0
+_RETRIES = 5
+_BACKOFF_SECONDS = 0.5
+_log = logging.getLogger("forebay")
+
+
+class SourceReading(Protocol):
+    """A place where the source is read: ``LocalReading`` or ``ActorReading``."""
+
+    def open(
+        self, positions: Mapping[str, Position], got: Mapping[str, Position]
+    ) -> dict[str, Position] | Carried:
+        """As ``Reading.open``."""
+
+    def read(self, wish: Wish) -> tuple[Report, Any]:
+        """As ``Reading.read``, with a reference in place of the parcel."""
+
+    def ends(self) -> Mapping[str, int]:
+        """As ``Reading.ends``."""
+
+    def close(self) -> None:
+        """Close the reader; may be called twice."""
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """A parcel that Ray has."""
+
+    turns: list[Turn]
+    ref: Any
+    """Keeps what was read until it is finished."""
+
+
+class RayFeed:
+    """The running engine. One lock guards the books; Ray is asked outside of it.
+
+    Args:
+        positions: where the reading began, as the reader resolved it.
+        workers: least and most workers.
+        options: resources of a worker.
+        on_close: called last.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        reading: SourceReading,
+        positions: Mapping[str, Position],
+        workers: tuple[int, int],
+        options: Mapping[str, Any],
+        on_close: Callable[[], None],
+    ) -> None:
+        self._on_close = on_close
+        self._plan, self._reading, self._bounds = plan, reading, workers
+        self.positions = dict(positions)
+        self._at = dict(positions)
+        self._got: dict[str, Position] = {}
+        self._turns = Turns(plan.order, plan.max_bytes, positions)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._ready_changed = threading.Condition(self._lock)
+        self._parcels: dict[int, _Parcel] = {}
+        self._numbers = itertools.count(1)
+        self._wanted: frozenset[str] = frozenset()
+        self._finished_splits: frozenset[str] = frozenset()
+        self._ends: Mapping[str, int] = {}
+        self._phase, self._at_seam = 0, False
+        self._reading_on, self._stopping = True, False
+        self._failure: BaseException | None = None
+        self._broken: BaseException | None = None
+        self._failed_reads, self._failed_runs = 0, 0
+        self._row_seconds: float | None = None
+        self._busy_seconds, self._cpu_seconds, self._rows = 0.0, 0.0, 0
+        self._cpus: float | None = ray.cluster_resources().get("CPU")
+        self._workers = workers[1]
+        self._folder = folder_of(uuid.uuid4().hex)
+        self._pool = Pool(
+            least=workers[0],
+            most=workers[1],
+            arguments=(cloudpickle.dumps((tuple(plan.stages), plan.run)), self._folder),
+            options=options,
+        )
+        self._execution = self._started() if plan.stages else None
+        self._thread = threading.Thread(target=self._read, name="forebay-read", daemon=True)
+        self._thread.start()
+
+    # -- the taker's side ----------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        with self._lock:
+            return not self._reading_on and self._turns.idle and not self._failure
+
+    def exhausted(self) -> Collection[str]:
+        with self._lock:
+            return [k for k in self._finished_splits if not self._turns.waiting(k)]
+
+    def take(self, timeout: float) -> Slice | None:
+        self._check_process()
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            while not self._turns.ready:
+                if self._stopping:
+                    return None
+                if not self._reading_on and self._turns.idle:
+                    if self._failure is not None:
+                        raise self._failure
+                    return None
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._ready_changed.wait(left):
+                    return None
+            taken = self._turns.take()
+            if self._at_seam:
+                self._room.notify()
+            return taken
+
+    def release(self, s: Slice) -> None:
+        if s.ticket:
+            with self._lock:
+                self._turns.leave(s.ticket)
+                self._room.notify()
+
+    def want(self, splits: Collection[str]) -> None:
+        with self._lock:
+            self._wanted = frozenset(splits)
+            self._room.notify()
+
+    def resize(self, pool: str, workers: int) -> None:
+        """Change the number of workers, within the bounds.
+
+        Raises:
+            ConfigError: the engine has no such pool.
+        """
+        if pool != POOL:
+            raise ConfigError(f"the ray engine has one pool, {POOL!r}, not {pool!r}")
+        with self._lock:
+            self._workers = min(max(workers, self._bounds[0]), self._bounds[1])
+            if self._execution is not None:
+                self._execution.wanted = self._workers
+            self._room.notify()
+
+    def pools(self) -> Mapping[str, PoolStats]:
+        with self._lock:
+            execution, queued = self._execution, sorted(self._parcels)[self._workers :]
+            stats = PoolStats(
+                workers=execution.running if execution is not None else 0,
+                starting=execution.starting if execution is not None else 0,
+                busy_seconds=self._busy_seconds,
+                cpu_seconds=self._cpu_seconds,
+                queued_slices=sum(len(self._parcels[n].turns) for n in queued),
+                rows=self._rows,
+                least=self._bounds[0],
+                most=self._bounds[1],
+            )
+        return {POOL: stats}
+
+    def cpus(self) -> float | None:
+        """CPUs of the whole cluster, as it was at the start. Any thread."""
+        return self._cpus
+
+    @property
+    def full(self) -> bool:
+        with self._lock:
+            return self._turns.idle and self._turns.room <= 0
+
+    def bytes_in_flight(self) -> int:
+        with self._lock:
+            return self._turns.charged
+
+    def ends(self) -> Mapping[str, int]:
+        return self._ends
+
+    def close(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._stopping = True
+            self._room.notify_all()
+            self._ready_changed.notify_all()
+        self._thread.join()
+        if self._execution is not None:
+            self._execution.close()
+        self._reading.close()
+        self._parcels.clear()
+        if self._folder.exists():
+            for left in self._folder.iterdir():
+                left.unlink(missing_ok=True)
+            self._folder.rmdir()
+        self._on_close()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ProcessError(
+                "the ray engine was started in another process, and its connection to the cluster "
+                "does not survive a fork: start the loader in the process that trains, and let "
+                "processes be made with the 'spawn' method"
+            )
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            while self._wait_for_room():
+                if self._broken is not None:
+                    self._start_anew()
+                try:
+                    if self._read_parcel():
+                        break
+                except SourceLost as e:
+                    self._open_again(f"the process that reads is gone ({e})")
+        except BaseException as e:  # raised again in take(), on the taker's thread
+            self._failure = e
+        with self._lock:
+            self._reading_on = False
+            self._ready_changed.notify_all()
+
+    def _read_parcel(self) -> bool:
+        """Ask for the next parcel; True at the end of the source."""
+        wish = self._wish()
+        report, ref = self._reading.read(wish)
+        self._failed_reads = 0
+        with self._lock:
+            self._ends = report.ends
+        if report.notes:
+            self._admit(wish.number, report.notes, ref)
+        elif report.error is not None:
+            self._fail_in_turn(report.error)
+        return self._at_end(report)
+
+    def _fail_in_turn(self, error: Carried) -> None:
+        """Raise what the reader raised, once all that was read before it is through."""
+        with self._lock:
+            if self._parcels:
+                self._room.wait(_WAIT_SECONDS)
+                return
+        if self._broken is None:
+            raise error.error()
+
+    def _wish(self) -> Wish:
+        with self._lock:
+            room = self._turns.room
+            beyond = self._missing() if room <= 0 else frozenset()
+            paused = set(self._turns.splits) - beyond if beyond else ()
+            busy = self._turns.growth is None or len(self._parcels) >= self._workers
+        share = max(1, self._plan.max_bytes // (2 * _PARCELS_PER_WORKER * self._workers))
+        return Wish(
+            number=next(self._numbers),
+            paused=frozenset(paused),
+            max_slices=1 if beyond else _MOST_SLICES,
+            max_bytes=min(room, share, _PARCEL_BYTES),
+            cut_bytes=min(share, _PARCEL_BYTES),
+            max_rows=self._parcel_rows(),
+            wait=_WAIT_SECONDS,
+            linger=_LINGER_SECONDS if busy else 0.0,
+        )
+
+    def _parcel_rows(self) -> int:
+        """Rows of the next parcel: about as much work as makes Ray's own worth it."""
+        if not self._plan.stages:
+            return 1 << 30
+        if self._row_seconds is None:
+            return _FIRST_ROWS
+        return max(1, int(_PARCEL_SECONDS / self._row_seconds))
+
+    def _at_end(self, report: Report) -> bool:
+        with self._lock:
+            if report.finished != self._finished_splits:
+                self._finished_splits = report.finished
+                self._ready_changed.notify_all()
+            return (
+                self._plan.source.bounded
+                and not report.notes
+                and report.finished >= set(self._turns.splits)
+                and not self._parcels
+                and self._broken is None
+            )
+
+    def _wait_for_room(self) -> bool:
+        """Wait until something may be read, or is to be mended; False to stop."""
+        asked = time.monotonic()
+        while True:
+            with self._lock:
+                if self._stopping:
+                    return False
+                if self._broken is not None or self._may_read():
+                    return True
+                self._room.wait(_WAIT_SECONDS)
+            self._look_for_lost()
+            if time.monotonic() - asked > _ENDS_SECONDS:
+                asked = time.monotonic()
+                self._ask_for_ends()
+
+    def _may_read(self) -> bool:
+        if len(self._parcels) >= _PARCELS_PER_WORKER * self._workers + 1:
+            return False
+        return self._turns.room > 0 or bool(self._missing())
+
+    def _ask_for_ends(self) -> None:
+        """The lag goes on growing while the window is full: the ends must not stand still."""
+        try:
+            self._ends = self._reading.ends()
+        except SourceLost as e:
+            self._open_again(f"the process that reads is gone ({e})")
+
+    def _missing(self) -> frozenset[str]:
+        """The wanted splits of which nothing is in the window."""
+        return frozenset(k for k in self._wanted if not self._turns.waiting(k))
+
+    def _admit(self, number: int, notes: tuple[Note, ...], ref: Any) -> None:
+        phase = max(n.bare.phase for n in notes)
+        if phase > self._phase and not self._begin_phase(phase):
+            return
+        with self._lock:
+            turns = [self._admitted(n) for n in notes]
+            if self._broken is None and (self._execution is None or any(n.rows for n in notes)):
+                self._parcels[number] = _Parcel(turns, ref)
+            nbytes = sum(n.weight for n in notes)
+        if self._execution is None:
+            self._finish(number, _as_read(ref))
+        elif number in self._parcels:
+            self._execution.put(ref, nbytes)
+        elif self._broken is None:
+            self._finish_empty(turns)
+
+    def _admitted(self, note: Note) -> Turn:
+        s = note.bare
+        if s.split not in self._turns.splits:
+            # Its later slices may overtake this one: the state must know where the split begins.
+            begins = replace(s, next_offset=s.start, skip=0, resets=False)
+            self._turns.complete(self._turns.admit(begins, 0), [begins])
+        if s.resets:
+            self._got.pop(s.split, None)
+        self._at[s.split] = frontier(self._at.get(s.split), s)
+        return self._turns.admit(s, note.weight)
+
+    def _begin_phase(self, phase: int) -> bool:
+        """Wait until all slices of the phase before were taken; False to stop.
+
+        Room may be long in coming: what was taken need not be delivered.
+        """
+        with self._lock:
+            self._at_seam = True
+            while self._turns.untaken() and not self._stopping and self._broken is None:
+                self._room.wait(_WAIT_SECONDS)
+            self._at_seam = False
+            if self._turns.untaken():
+                return False  # what was read is read again
+            self._phase = phase
+            return not self._stopping
+
+    # -- what Ray gives back -------------------------------------------------------------------
+
+    def _take_finished(self, table: pa.Table) -> None:
+        finished: Finished = content_of(table)
+        with self._lock:
+            self._count(finished)
+        self._finish(number_of(table), finished.slices)
+
+    def _finish(self, number: int, results: list[Any]) -> None:
+        """Let the slices of a finished parcel go; one that is not known was given up meanwhile."""
+        made = [_made(r) for r in results]
+        with self._lock:
+            parcel = self._parcels.pop(number, None)
+            if parcel is None:
+                return
+            self._failed_runs = 0
+            for turn, (parts, error) in zip(parcel.turns, made, strict=True):
+                taken = sum(map(weight, parts)) if self._execution is not None else None
+                self._turns.complete(turn, parts or [turn.bare], taken, error)
+            self._ready_changed.notify()
+            self._room.notify()
+
+    def _finish_empty(self, turns: list[Turn]) -> None:
+        """Slices without rows need no worker."""
+        with self._lock:
+            for turn in turns:
+                self._turns.complete(turn, [replace(turn.bare, source_rows=0)])
+            self._ready_changed.notify()
+
+    def _count(self, finished: Finished) -> None:
+        self._busy_seconds += finished.seconds
+        self._cpu_seconds += finished.cpu_seconds
+        self._rows += finished.rows
+        if finished.rows:
+            took = max(finished.seconds / finished.rows, 1e-7)
+            before = took if self._row_seconds is None else self._row_seconds
+            self._row_seconds = 0.8 * before + 0.2 * took
+
+    # -- what goes wrong -----------------------------------------------------------------------
+
+    def _started(self) -> Execution:
+        execution = Execution(self._pool, self._take_finished, self._ended)
+        execution.wanted = self._workers
+        return execution
+
+    def _ended(self, error: BaseException | None) -> None:
+        """The execution ended though it should not: start anew, on the reading thread."""
+        with self._lock:
+            self._broken = error or RuntimeError("it ended without an error")
+            self._room.notify_all()
+
+    def _look_for_lost(self) -> None:
+        """Notice parcels that Ray neither has nor gave."""
+        execution = self._execution
+        if execution is None or (since := execution.idle_since) is None:
+            return
+        if self._parcels and time.monotonic() - since > _LOST_SECONDS:
+            lost = sum(len(p.turns) for p in self._parcels.values())
+            self._ended(EngineError(f"Ray lost {lost} slices: it has nothing to do, and owes them"))
+
+    def _start_anew(self) -> None:
+        """Close the execution, and read again all that it owes.
+
+        Raises:
+            EngineError: it was tried several times, and nothing came through in between.
+        """
+        broken = self._broken
+        why = f"the Ray execution ended ({_first_line(broken)})"
+        assert self._execution is not None
+        self._execution.close()
+        self._failed_runs += 1
+        if self._failed_runs > _RETRIES:
+            raise EngineError(_no_help(why))
+        with self._lock:
+            self._parcels.clear()
+            self._turns.drop_unready()
+            self._at = dict(self._turns.secured)
+            self._got = dict(self._turns.secured)
+            self._broken = None
+        self._open_again(why)
+        self._execution = self._started()
+
+    def _open_again(self, why: str) -> None:
+        """Open the source anew where reading was, less what was got beyond.
+
+        Raises:
+            EngineError: it was tried several times, and nothing came of it.
+        """
+        while not self._stopping:
+            self._failed_reads += 1
+            if self._failed_reads > _RETRIES:
+                raise EngineError(_no_help(why))
+            _log.warning("%s; reading on from where it was", why)
+            try:
+                opened = self._reading.open(self._at, self._got)
+            except SourceLost:
+                with self._lock:
+                    self._room.wait(_BACKOFF_SECONDS * 2**self._failed_reads)
+                continue
+            if isinstance(opened, Carried):
+                raise opened.error()
+            return
+
+
+def _no_help(why: str) -> str:
+    return (
+        f"{why}; {_RETRIES} new starts did not help. See the logs of Ray (ray status, ray logs), "
+        "and whether the cluster has what the workers and the reader ask for."
+    )
+
+
+def _first_line(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _made(result: Any) -> tuple[list[Slice], BaseException | None]:
+    """The parts that a slice became, or the error that it ended with."""
+    if isinstance(result, Carried):
+        return [], result.error()
+    return [unpacked(p) for p in result], None
+
+
+def _as_read(ref: Any) -> list[Any]:
+    return [[p] for p in content_of(ray.get(ref))]

@@ -1,0 +1,152 @@
+"""What runs in a worker of the pool: all stages, one after the other, on the slices of a parcel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from ray import cloudpickle
+
+from forebay.errors import ConfigError
+from forebay.ray.attempts import DEATHS, Attempts, Culprit
+from forebay.ray.carried import Carried
+from forebay.ray.parcels import PackedSlice, content_of, number_of, packed, to_table, unpacked
+from forebay.rng import RowRandom, Run
+from forebay.slice import Failure, Slice
+from forebay.stage import Outcome, Stage, run_stages, to_rows
+
+# A worker that dies so often outside of any record will not stop dying.
+_MOST_ATTEMPTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a worker made of a parcel."""
+
+    slices: list[list[PackedSlice] | Carried]
+    """For each slice of the parcel its parts, or the error that it ended with."""
+    seconds: float
+    cpu_seconds: float
+    rows: int
+
+
+class StageWorker:
+    """Runs the stages. Never raises inside Ray, which would end the run or drop the slice.
+
+    Args:
+        packed_stages: ``(stages, run)``, pickled.
+        folder: where attempts are written down.
+    """
+
+    def __init__(self, packed_stages: bytes, folder: Path) -> None:
+        self._folder = folder
+        self._stages: Sequence[Stage] = ()
+        self._run = Run()
+        self._useless: Carried | None = None
+        try:
+            self._stages, self._run = cloudpickle.loads(packed_stages)
+        except Exception as e:  # a module that is not installed here can raise anything
+            self._useless = Carried.of(_unreadable(e))
+
+    def __call__(self, parcel: pa.Table) -> pa.Table:
+        began, used = time.perf_counter(), time.thread_time()
+        number = number_of(parcel)
+        attempts = Attempts(self._folder, number)
+        slices = [unpacked(p) for p in content_of(parcel)]
+        results = [self._result(i, s, attempts) for i, s in enumerate(slices)]
+        finished = Finished(
+            results,
+            time.perf_counter() - began,
+            time.thread_time() - used,
+            sum(map(len, slices)),
+        )
+        table = to_table(number, finished)
+        attempts.done()
+        return table
+
+    def _result(self, i: int, s: Slice, attempts: Attempts) -> list[PackedSlice] | Carried:
+        try:
+            if self._useless is not None:
+                return self._useless
+            if attempts.earlier >= _MOST_ATTEMPTS:
+                raise RuntimeError(
+                    f"{attempts.earlier} workers died on {s.split}@{s.start}, in no record of it: "
+                    "see the logs of the Ray workers, and whether they have memory enough"
+                )
+            if attempts.earlier:
+                return [packed(p) for p in _one_by_one(self._stages, s, self._run, i, attempts)]
+            return [packed(run_stages(self._stages, s, self._run))]
+        except BaseException as e:  # raised again by the taker, in the slice's turn
+            return Carried.of(e)
+
+
+def _unreadable(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"a Ray worker cannot load the stages: {type(error).__name__}: {error}. Install what they "
+        "import on every node, or give RayEngine a runtime_env that brings it."
+    )
+
+
+def _one_by_one(
+    stages: Sequence[Stage], s: Slice, run: Run, i: int, attempts: Attempts
+) -> Iterator[Slice]:
+    """Run the records of a slice one after the other; those that kill become dead letters."""
+    culprits = attempts.culprits()
+    for record in _records(s):
+        first = int(record.offsets[0]) if len(record) else record.start
+        if (stage := culprits.get(Culprit(i, first))) is not None:
+            yield _quarantined(record, stage)
+        else:
+            yield run_stages([_Watched(x, i, first, attempts) for x in stages], record, run)
+
+
+def _records(s: Slice) -> Iterator[Slice]:
+    """The slice cut into records; each answers for the offsets up to the next."""
+    while True:
+        rows = int(np.searchsorted(s.offsets, s.offsets[0], "right")) if len(s) else 0
+        yield s.head(rows) if rows else s
+        if rows >= len(s):
+            return
+        s = s.tail(rows)
+
+
+def _quarantined(record: Slice, stage: str) -> Slice:
+    """A record that is not run: a dead letter with the row as it came."""
+    failure = Failure(
+        offset=int(record.offsets[0]),
+        stage=stage,
+        reason=f"killed its process, {DEATHS} times in this stage",
+        original=to_rows(record.columns)[0],
+    )
+    none = np.zeros(0, np.int64)
+    return replace(
+        record,
+        columns={},
+        offsets=none,
+        event_times=None if record.event_times is None else none,
+        failures=(failure,),
+        source_rows=len(record),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A stage that says what it is given before it runs."""
+
+    stage: Stage
+    slice_index: int
+    offset: int
+    attempts: Attempts
+
+    @property
+    def name(self) -> str:
+        return self.stage.name
+
+    def run(self, columns: Any, rng: RowRandom) -> Outcome:
+        self.attempts.at(self.slice_index, self.offset, self.name)
+        return self.stage.run(columns, rng)
