@@ -97,7 +97,7 @@ def test_a_stuck_slice_is_overtaken_by_a_bounded_number_of_bytes(gate: Gate) -> 
     )
     feed = ThreadEngine().start(plan)
     furthest = 0
-    while (s := feed.take(0.5)) is not None:
+    while (s := feed.take(2.0)) is not None:
         furthest = max(furthest, s.next_offset)
         feed.release(s)
     gate.opened.set()

@@ -128,7 +128,13 @@ class Lane:
         self.offset = s.next_offset
         columns, rows = self._columns(piece, step.scan)
         rows += first  # in place: they are the piece's own, and as large as two float32 columns
-        return replace(s, columns=columns, offsets=rows, event_times=self._times(columns))
+        return replace(
+            s,
+            columns=columns,
+            offsets=rows,
+            event_times=self._times(columns),
+            edition=(self.split.group, step.view.schema_number),
+        )
 
     def finish(self, num_rows: int) -> Slice | None:
         """The first step's file was read: a slice if that alone moves the position."""

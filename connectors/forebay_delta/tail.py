@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 from forebay.errors import SourceError
 from forebay_delta.actions import Metadata, Protocol, digest_of
@@ -55,6 +56,8 @@ class View:
     projection: Projection
     feed: Projection | None
     """For files of the change feed."""
+    schema_number: int
+    """The same for views that give the same columns."""
 
     @classmethod
     def of(cls, version: int, protocol: Protocol, metadata: Metadata, rules: Rules) -> View:
@@ -67,12 +70,14 @@ class View:
         given = partial(
             Projection, metadata, columns=rules.columns, filter=rows, lengths=rules.lengths
         )
+        projection = given()
         return cls(
             version=version,
             protocol=protocol,
             metadata=metadata,
             filter=rows,
-            projection=given(),
+            projection=projection,
+            schema_number=crc32(projection.schema.to_string().encode()),
             feed=given(change_type=True) if rules.changes == "cdf" else None,
         )
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from forebay.columns import Columns
 from forebay.errors import ConfigError
-from forebay.slice import Slice
-from forebay.supply import Failures, Ledger, Portion, Progress, Supply
+from forebay.slice import Edition, Slice
+from forebay.supply import Failures, Ledger, Portion, Progress, Supply, fit_together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +96,18 @@ class Group:
 def groups(supplies: Iterable[Supply], ledger: Ledger, batching: Batching) -> Iterator[Group]:
     """Group rows into batches of ``batching.size``; the last may be smaller, or is left out.
 
-    Portions without rows are given at once: they may be many, and hold dead letters.
+    A batch before another edition may be smaller, too: the columns of its rows would not fit to
+    those that follow. Portions without rows are given at once: they may be many, and hold dead
+    letters.
     """
     held: list[Portion] = []
-    room = batching.size
+    room, editions = batching.size, frozenset[Edition]()
     for supply in supplies:
+        supply_editions = supply.editions
+        if held and not fit_together(editions, supply_editions):
+            yield Group(portions=held, rows=batching.size - room, progress=ledger.progress())
+            held, room = [], batching.size
+        editions = editions | supply_editions if held else supply_editions
         while True:
             portion = supply.take(min(room, supply.left))
             if held and not len(portion):
@@ -110,7 +117,7 @@ def groups(supplies: Iterable[Supply], ledger: Ledger, batching: Batching) -> It
             room -= len(portion)
             if room == 0 or room == batching.size:
                 yield Group(portions=held, rows=batching.size - room, progress=ledger.progress())
-                held, room = [], batching.size
+                held, room, editions = [], batching.size, supply_editions
             if not supply.left:
                 break
     if held and not batching.drop_last:

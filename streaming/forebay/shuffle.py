@@ -9,9 +9,17 @@ from typing import Protocol
 
 from forebay.errors import ConfigError
 from forebay.intake import Slices
-from forebay.slice import Slice
+from forebay.slice import Edition, Slice
 from forebay.state import Position, Window, advanced
-from forebay.supply import Ledger, SliceSupply, Supply, WindowSupply, rows_by_split
+from forebay.supply import (
+    Ledger,
+    SliceSupply,
+    Supply,
+    WindowSupply,
+    editions_of,
+    fit_together,
+    rows_by_split,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +92,15 @@ def _filled(
 ) -> Supply | None:
     """A new window of ``shuffle.rows`` rows, fewer at the end; None after the end.
 
-    Where a split begins anew a window ends: offsets of before and after cannot be compared.
+    Where a split begins anew a window ends: offsets of before and after cannot be compared. It
+    ends where another edition begins, too: its rows could not be joined.
     """
     held: list[Slice] = []
+    editions: frozenset[Edition] = frozenset()
     room, size = shuffle.rows, 0
     while room and (s := source.next()) is not None:
-        if held and s.phase > held[-1].phase:
+        fits = fit_together(editions, editions_of([s]))
+        if held and (not fits or s.phase > held[-1].phase):
             source.put_back([s])
             break
         if s.resets and not len(s):
@@ -101,6 +112,7 @@ def _filled(
             source.put_back([s.tail(room)])
             s = s.head(room)
         held.append(s)
+        editions |= editions_of([s])
         room -= len(s)
         size += s.nbytes
         if size > max_bytes and room:

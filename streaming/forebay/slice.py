@@ -17,6 +17,10 @@ Token: TypeAlias = Mapping[str, Any]
 """What a reader needs beside an offset to find a row again, as plain JSON: a topic id, an epoch."""
 
 
+Edition: TypeAlias = tuple[str, int]
+"""What has a schema (a table), and a number that differs where its schema does."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """A row that a stage could not process: a dead letter to be."""
@@ -66,6 +70,9 @@ class Slice:
     phase: int = 0
     """Comes after every slice of an earlier phase, in any order and whatever was read when: a
     shuffle window holds slices of one phase only."""
+    edition: Edition | None = None
+    """Rows of two editions of one thing have different columns, for its schema changed between: a
+    batch, and a shuffle window, holds rows of one of them only."""
     source_rows: int | None = None
     """Rows that the stages were given for it; None before."""
     ticket: int = 0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from forebay.columns import Columns, Indices, joined, take
 from forebay.errors import StateError
 from forebay.rng import permutation
-from forebay.slice import Failure, Slice
+from forebay.slice import Edition, Failure, Slice
 from forebay.state import Mixture, Position, Window, advanced
 
 Failures = tuple[tuple[str, Failure], ...]
@@ -91,6 +91,10 @@ class Supply(Protocol):
     def left(self) -> int:
         """Rows not taken yet."""
 
+    @property
+    def editions(self) -> frozenset[Edition]:
+        """The editions of its rows, none of which exclude each other (see ``Slice.edition``)."""
+
     def take(self, n: int) -> Portion:
         """The next ``n`` rows, at most ``left``; with the last row comes all that follows it."""
 
@@ -104,6 +108,10 @@ class SliceSupply:
     @property
     def left(self) -> int:
         return len(self._s)
+
+    @property
+    def editions(self) -> frozenset[Edition]:
+        return editions_of([self._s])
 
     def take(self, n: int) -> Portion:
         s, self._s = self._s.head(n), self._s.tail(n)
@@ -158,6 +166,7 @@ class WindowSupply:
         self._failures = tuple((s.split, f) for s in ordered for f in s.failures)
         self._rows, self._places = _order(window, self._names, pass_index)
         self._taken = 0
+        self.editions = editions_of(filled)
 
     @property
     def left(self) -> int:
@@ -228,6 +237,17 @@ def rows_by_split(slices: Iterable[Slice]) -> dict[str, int]:
     for s in slices:
         rows[s.split] = rows.get(s.split, 0) + len(s)
     return dict(sorted(rows.items()))
+
+
+def editions_of(slices: Iterable[Slice]) -> frozenset[Edition]:
+    """The editions of the rows of these slices."""
+    return frozenset(s.edition for s in slices if s.edition is not None and len(s))
+
+
+def fit_together(some: frozenset[Edition], others: frozenset[Edition]) -> bool:
+    """Whether their rows may stand together: of nothing there are two editions."""
+    both = some | others
+    return len({name for name, _ in both}) == len(both)
 
 
 def _joined(arrays: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

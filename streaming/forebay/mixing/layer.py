@@ -12,7 +12,7 @@ from forebay.merge import Merge
 from forebay.mixing.repeat import round_of
 from forebay.mixing.shares import Shares
 from forebay.mixing.source import MixedSource
-from forebay.slice import Slice
+from forebay.slice import Edition, Slice
 from forebay.state import Mixture, Position
 from forebay.supply import Ledger, Portion, SliceSupply, Supply
 
@@ -348,6 +348,10 @@ class _Counted:
     @property
     def left(self) -> int:
         return self._supply.left
+
+    @property
+    def editions(self) -> frozenset[Edition]:
+        return self._supply.editions
 
     def take(self, n: int) -> Portion:
         portion = self._supply.take(n)
