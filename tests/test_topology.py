@@ -442,7 +442,7 @@ def test_the_json_schema_says_what_options_mean() -> None:
     loader = schema["properties"]["loader"]["properties"]
     assert loader["prefetch"]["description"] == "Batches made ahead of the trainer."
     assert loader["prefetch"]["default"] == LoaderOptions().prefetch
-    assert "engine" not in loader
+    assert loader["engine"]["type"] == "string"
     (source,) = schema["properties"]["source"]["oneOf"]
     assert source["properties"]["mode"]["description"] == "how it reads."
 

@@ -390,7 +390,7 @@ class _Session:
         self._budget = budget
         self._pid = os.getpid()
         self._pin = options.device is not None and torch.device(options.device).type == "cuda"
-        self.feed: Feed = options.engine.start(plan)
+        self.feed: Feed = options.chosen_engine().start(plan)
         self.prefetcher = Prefetcher(self._produce, options.prefetch)
         self._scaling: Scaling | None = None
 

@@ -9,9 +9,11 @@ from typing import Any, Literal, TypeAlias
 from forebay.autoscale import Autoscaling, Policy, PolicyName
 from forebay.engine import Engine, Order
 from forebay.errors import ConfigError
+from forebay.plugins import Plugins
 from forebay.stepclock import HostClock, StepClock
 from forebay.threads import ThreadEngine
 
+ENGINES = Plugins("forebay.engines", "engine")
 StateOf: TypeAlias = Literal["yielded", "committed"]
 Ragged: TypeAlias = Literal["list", "pad"]
 """Rows of different shapes in one column: a list of tensors, or one tensor padded with zeros and
@@ -50,7 +52,8 @@ class LoaderOptions:
     rank: int | None = None
     """This process's rank; None: from torch.distributed, else RANK, else 0."""
     world_size: int | None = None
-    engine: Engine = field(default_factory=ThreadEngine)
+    engine: Engine | str = field(default_factory=ThreadEngine)
+    """Where the stages run: ``threads``, ``ray``, the name of another, or one with settings."""
 
     def __post_init__(self) -> None:
         _check_choice("order", self.order, ("split", "arrival", "deterministic"))
@@ -64,6 +67,19 @@ class LoaderOptions:
         if (self.rank is None) != (self.world_size is None):
             raise ConfigError("give both rank and world_size, or neither")
         self.autoscaling()
+        if isinstance(self.engine, str) and self.engine not in ENGINES.names():
+            raise ConfigError(ENGINES.unknown(self.engine))
+
+    def chosen_engine(self) -> Engine:
+        """The engine; one that was named is imported only now.
+
+        Raises:
+            ConfigError: its package is broken, or lacks what it needs.
+        """
+        if not isinstance(self.engine, str):
+            return self.engine
+        engine: Engine = ENGINES.load(self.engine)()
+        return engine
 
     def worker_bounds(self) -> tuple[int, int] | None:
         """``workers`` as (least, most)."""
