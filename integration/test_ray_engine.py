@@ -12,7 +12,7 @@ from integration.local_ray import kill, processes_of, small_engine
 from tests.engine_contract import EngineContract, drained, first, offsets, plan
 
 from forebay import Engine, Pipeline
-from forebay.columns import Columns
+from forebay.columns import Columns, as_numpy
 from forebay.stage import Map
 from forebay.testing import MemorySource
 
@@ -72,10 +72,10 @@ def test_an_execution_that_ends_is_started_anew_where_it_was(ray_cluster: str) -
 
 
 def images(columns: Columns) -> Columns:
-    rows = len(columns["value"])
-    ragged = np.empty(rows, object)
-    ragged[:] = [np.full((i % 3 + 1, 2), i, np.float16) for i in range(rows)]
-    return {**columns, "image": np.ones((rows, 4, 5, 3), np.uint8), "ragged": ragged}
+    numbers = as_numpy(columns["n"])
+    ragged = np.empty(len(numbers), object)
+    ragged[:] = [np.full((n % 3 + 1, 2), n, np.float16) for n in numbers]
+    return {**columns, "image": np.ones((len(numbers), 4, 5, 3), np.uint8), "ragged": ragged}
 
 
 def test_columns_come_out_of_the_kind_they_are_on_threads(ray_cluster: str) -> None:

@@ -38,7 +38,7 @@ def number_of(table: pa.Table) -> int:
 
 def content_of(table: pa.Table) -> Any:
     """What ``to_table`` was given; its buffers are views of the table's."""
-    view = memoryview(table["content"][0].as_buffer())
+    view = memoryview(cell_of(table)).cast("B")
     (count,) = struct.unpack_from("<q", view)
     sizes = struct.unpack_from(f"<{count}q", view, 8)
     at, parts = _aligned(8 + 8 * count), []
@@ -46,6 +46,15 @@ def content_of(table: pa.Table) -> Any:
         parts.append(view[at : at + size])
         at = _aligned(at + size)
     return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def cell_of(table: pa.Table) -> pa.Buffer:
+    """The bytes of the content, where they are: a scalar of Arrow's would be a copy."""
+    cells: Any = table["content"].chunk(0)
+    _, offsets, data = cells.buffers()
+    start, stop = struct.unpack_from("<qq", offsets, 8 * cells.offset)
+    cell: pa.Buffer = data.slice(start, stop - start)
+    return cell
 
 
 def _framed(content: Any) -> pa.Buffer:

@@ -165,15 +165,19 @@ class Reading:
             if rest.split not in paused:
                 del self._rest[i]
                 return rest
-        s = self._opened().poll(timeout)
-        if s is None or s.split not in self._got:
-            return s
-        if s.resets:
-            del self._got[s.split]
-            return s
-        parts = self._got[s.split].remaining(s)
+        parts: list[Slice] = []
+        while not parts:
+            if (s := self._opened().poll(timeout)) is None:
+                return None
+            parts = self._not_got(s)
         self._rest.extend(parts[1:])
-        return parts[0] if parts else None
+        return parts[0]
+
+    def _not_got(self, s: Slice) -> list[Slice]:
+        """The parts of a slice that are to be given."""
+        if s.resets:
+            self._got.pop(s.split, None)
+        return self._got[s.split].remaining(s) if s.split in self._got else [s]
 
     def _cut(self, s: Slice, rows: int, cut_bytes: int) -> Slice:
         """No more of a slice than is wished for; the rest is kept for the next parcel.
