@@ -11,6 +11,8 @@ from forebay.autoscale.decision import Decision
 from forebay.autoscale.observation import Observation, PoolSeen
 from forebay.errors import ConfigError
 
+_BUSY = 0.8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
@@ -54,6 +56,7 @@ class _History:
     """What happened to a pool."""
 
     wanted: deque[tuple[float, int]] = field(default_factory=deque)
+    live: deque[tuple[float, int]] = field(default_factory=deque)
     changed_at: float = -math.inf
     grew: bool = False
     starting_until: float = -math.inf
@@ -102,21 +105,32 @@ class Governor:
             h.wanted.popleft()
 
     def _judge(self, h: _History, o: Observation, pool: PoolSeen) -> None:
-        """Whether the last growth brought anything, once its workers work."""
-        trial, settled = h.trial, max(h.changed_at, h.starting_until) + self._settle
-        if trial is None or pool.throughput is None or o.at < settled:
+        """Whether the last growth brought anything, once its workers have worked for a while.
+
+        Only a pool that is busy is judged: an idle one waits for others, which may be growing.
+        """
+        worked = self._worked(h, o.at, pool)
+        trial = h.trial
+        if trial is None or worked <= trial.size or pool.throughput is None:
             return
         h.trial = None
         gain = pool.throughput / trial.throughput - 1
-        if gain >= self._guards.futile_gain * (pool.workers / trial.size - 1):
+        if gain >= self._guards.futile_gain * (worked / trial.size - 1):
             h.futile_times = 0
-            return
-        h.futile_until = o.at + self._guards.futile_seconds * 2**h.futile_times
-        h.futile_times += 1
+        elif pool.busy is not None and pool.busy >= _BUSY:
+            h.futile_until = o.at + self._guards.futile_seconds * 2**h.futile_times
+            h.futile_times += 1
+
+    def _worked(self, h: _History, now: float, pool: PoolSeen) -> int:
+        """How many workers there were all the time since the figures settled."""
+        h.live.append((now, pool.workers))
+        while len(h.live) > 1 and h.live[1][0] <= now - self._settle:
+            h.live.popleft()
+        return min(workers for _, workers in h.live)
 
     def _grown(self, h: _History, o: Observation, pool: PoolSeen, d: Decision) -> Decision:
         if o.at < h.futile_until:
-            return _held(pool, d, "more workers brought next to nothing the last time")
+            return _held(pool, d, "the last workers it got brought next to nothing")
         if not h.grew and o.at < h.changed_at + self._guards.cool_down:
             return _held(pool, d, "cooling down after the pool was made smaller")
         most = max(int(pool.size * self._guards.grow), pool.size + 2)
@@ -128,6 +142,8 @@ class Governor:
     def _shrunk(self, h: _History, o: Observation, pool: PoolSeen, d: Decision) -> Decision:
         assert h.began is not None
         guards = self._guards
+        if d.urgent and pool.size - d.workers < guards.band / 2 * pool.size:
+            return _held(pool, d, "too little to be worth a change")
         if not d.urgent:
             aim = max(workers for _, workers in h.wanted)
             if aim >= pool.size or o.at < h.began + guards.patience:

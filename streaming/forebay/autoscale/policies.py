@@ -10,6 +10,9 @@ from forebay.autoscale.observation import Observation, PoolSeen
 from forebay.autoscale.sizing import capacity, sizes
 from forebay.errors import ConfigError
 
+# Where no pool is the bottleneck and the trainer starves, no more can be done than is read now.
+_FLOW_HEADROOM = 1.25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starvation:
@@ -39,7 +42,13 @@ class Starvation:
         supply = _supply(o, self.catch_up_seconds)
         if supply <= 0:
             return _hold(o, "nothing waits and nothing arrives: the source is quiet or gone")
+        flow = next(iter(o.pools.values())).throughput
+        starving_for_data = starved >= self.starved_above and not self._has_bottleneck(o)
+        if starving_for_data and flow == 0:
+            return _hold(o, "the trainer waits, and nothing is read: the source is gone or stuck")
         want = min(demand, supply)
+        if starving_for_data and flow is not None:
+            want = min(want, flow * _FLOW_HEADROOM)
         aims = _aims(o, want, self.headroom, demand)
         rising = any(aims[k] > p.size for k, p in o.pools.items())
         refusal = self._refusal(o, starved) if rising else ""
@@ -54,26 +63,28 @@ class Starvation:
         want: float,
         refusal: str,
     ) -> Decision:
-        aim = aims[name]
+        aim, limit = aims[name], _cpu_limit(o, aims, want)
         if aim > pool.size:
             if refusal:
                 return Decision(name, pool.size, f"hold: {refusal}")
             why = f"the trainer starves {_percent(o.trainer.starved)} of the time, {_work(o, want)}"
-            return Decision(name, aim, f"{why}: {_each(pool)} and {pool.size} are too few")
+            return Decision(name, aim, f"{why}: {_each(pool)} and {pool.size} are too few{limit}")
         if aim < pool.size:
             frees = not refusal and _crowded(o, aims)
             why = f"frees CPU for {frees}" if frees else f"{_work(o, want)}, {aim} are enough"
-            return Decision(name, aim, f"{why}: {_each(pool)}", urgent=bool(frees))
-        return Decision(name, pool.size, f"hold: {_work(o, want)}, {pool.size} are right")
+            return Decision(name, aim, f"{why}: {_each(pool)}{limit}", urgent=bool(frees))
+        return Decision(name, aim, f"hold: {_work(o, want)}, {aim} are right{limit}")
 
     def _refusal(self, o: Observation, starved: float) -> str:
         """Why no pool may grow now; empty if they may."""
         if starved < self.starved_above:
             return f"the trainer is the limit, it starves {_percent(starved)} of the time"
-        bottleneck = any(_is_bottleneck(p, self.busy_above) for p in o.pools.values())
-        if not bottleneck:
+        if not self._has_bottleneck(o):
             return "no pool is the bottleneck, the trainer waits for the source"
         return _no_use(o)
+
+    def _has_bottleneck(self, o: Observation) -> bool:
+        return any(_is_bottleneck(p, self.busy_above) for p in o.pools.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +194,10 @@ def _worth(o: Observation, name: str, workers: int, needed: float, whole: float)
         whole: workers that feed the trainer without a pause, as a fraction.
     """
     least = max(o.pools[name].least, 1)
-    while workers > least and min(needed - (workers - 1), 1.0) / whole < o.price:
-        workers -= 1
-    return workers
+    if 1.0 / whole < o.price:
+        return least
+    last = min(needed - (workers - 1), 1.0) / whole
+    return workers - 1 if workers > least and last < o.price else workers
 
 
 def _is_bottleneck(pool: PoolSeen, busy_above: float) -> bool:
@@ -203,6 +215,15 @@ def _no_use(o: Observation) -> str:
     if o.cpus is not None and used >= 0.95 * o.cpus:
         return f"all of the {o.cpus:.1f} CPUs that may be used are busy"
     return ""
+
+
+def _cpu_limit(o: Observation, aims: Mapping[str, int], want: float) -> str:
+    """A word on CPUs where they, and not what is wanted, decide the sizes."""
+    able = min(aims[k] * (p.rate or 0.0) for k, p in o.pools.items())
+    used = sum(aims[k] * (p.cpu or 1.0) for k, p in o.pools.items())
+    if o.cpus is None or able >= want or used < 0.9 * o.cpus:
+        return ""
+    return f"; more than {o.cpus:.1f} CPUs can run would not help"
 
 
 def _crowded(o: Observation, aims: Mapping[str, int]) -> str:

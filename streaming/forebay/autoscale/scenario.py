@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -28,6 +28,8 @@ class PoolModel:
     """In the beginning; they are asked for at second 0."""
     least: int = 1
     most: int = 32
+    cpu: float = 1.0
+    """CPUs that a worker takes while it works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class Scenario:
     spread: float = 0.3
     """Standard deviation of the service times, by their mean."""
     cpus: float | None = None
-    """Workers of all pools that can run at once; None: as many as asked for."""
+    """What the workers of all pools can take at once; None: as much as asked for."""
     hangs: Sequence[float] = ()
     """When a worker hangs."""
     hung_seconds: float = 30.0
@@ -67,6 +69,10 @@ class Scenario:
     def is_unknown(self, second: float) -> bool:
         """Whether the source tells nothing now."""
         return any(a <= second < b for a, b in self.unknown)
+
+    def priced(self, price: float) -> Scenario:
+        """The same, with another price of a worker-second."""
+        return replace(self, price=price)
 
 
 def constant(value: float) -> Curve:
@@ -210,6 +216,7 @@ def _recorded_pool(name: str, observations: Sequence[Observation]) -> PoolModel:
         workers=max(first.workers, 1),
         least=first.least,
         most=max(p.most or 4 * p.size for _, p in seen),
+        cpu=next((p.cpu for _, p in reversed(seen) if p.cpu), 1.0),
     )
 
 

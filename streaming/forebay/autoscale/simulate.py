@@ -88,7 +88,7 @@ class _Pool:
             workers=self.live,
             starting=self.starting,
             busy_seconds=self.busy_seconds,
-            cpu_seconds=None if scenario.cpus is None else self.busy_seconds,
+            cpu_seconds=None if scenario.cpus is None else self.busy_seconds * self.model.cpu,
             queued_slices=self.queued,
             rows=self.rows,
             least=self.model.least,
@@ -203,7 +203,8 @@ class _Run:
             pool.starting -= 1  # not wanted any more
             return
         cpus = self._scenario.cpus
-        if cpus is not None and sum(p.live for p in self._line) >= cpus:
+        taken = sum(p.live * p.model.cpu for p in self._line) + pool.model.cpu
+        if cpus is not None and taken > cpus + 1e-9:
             self._later(_PENDING_SECONDS, lambda: self._started(pool))
             return
         pool.starting -= 1

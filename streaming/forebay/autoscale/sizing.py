@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from forebay.autoscale.observation import PoolSeen
 
 _EPSILON = 1e-9
+# A rate next to nothing asks for workers without end.
+_MOST = 100_000
 
 
 def capacity(pool: PoolSeen) -> float | None:
@@ -40,7 +42,10 @@ def sizes(
         seconds_a_row = sum(each[k] / rates[k] for k in pools)
         if reachable * seconds_a_row > cpus:
             return _within(pools, rates, each, cpus)
-    return {k: _bounded(p, math.ceil(reachable / rates[k] - _EPSILON)) for k, p in pools.items()}
+    return {
+        k: _bounded(p, math.ceil(min(reachable / rates[k] - _EPSILON, _MOST)))
+        for k, p in pools.items()
+    }
 
 
 def _within(
@@ -51,7 +56,10 @@ def _within(
 ) -> dict[str, int]:
     """The best that a number of CPUs can do: every whole worker to the slowest pool."""
     share = cpus / sum(each[k] / rates[k] for k in pools)
-    found = {k: _bounded(p, math.floor(share / rates[k] + _EPSILON)) for k, p in pools.items()}
+    found = {
+        k: _bounded(p, math.floor(min(share / rates[k] + _EPSILON, _MOST)))
+        for k, p in pools.items()
+    }
     left = cpus - sum(found[k] * each[k] for k in pools)
     while True:
         slowest = min(pools, key=lambda k: found[k] * rates[k])

@@ -17,6 +17,11 @@ OWN: Mapping[str, tuple[str, str, str]] = {
     "validate": ("forebay.cli.validate", "validate", "Check a topology file, start nothing."),
     "schema": ("forebay.cli.validate", "schema", "Print the JSON Schema of topology files."),
     "dlq": ("forebay.cli.dlq", "dlq", "Look at dead letters, and run them again."),
+    "autoscale": (
+        "forebay.cli.autoscale",
+        "autoscale",
+        "Simulate what the autoscaler would do.",
+    ),
     "demo": ("forebay.cli.demo", "demo", "Train on live data, be killed, resume, and count it."),
 }
 COMMANDS = Plugins("forebay.commands", "command")

@@ -36,10 +36,20 @@ from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
     show_default=True,
     help="Seconds that a training step may take to end after SIGTERM or Ctrl-C.",
 )
+@click.option(
+    "--record-trace",
+    type=click.Path(),
+    help="Write what an autoscaler sees to this file, for `forebay autoscale simulate`.",
+)
 @common_options
 @click.pass_obj
 def run(
-    options: Options, topology: str, batches: int | None, interval: float, grace: float
+    options: Options,
+    topology: str,
+    batches: int | None,
+    interval: float,
+    grace: float,
+    record_trace: str | None,
 ) -> None:
     """Run the file TOPOLOGY: train, or without a training function drain the stream.
 
@@ -55,7 +65,7 @@ def run(
             if loaded.checkpoint is not None:
                 stack.enter_context(checkpoint.exclusive(loaded.checkpoint.path))
             stack.enter_context(stopper)
-            job = Job(loaded, stopper, batches)
+            job = Job(loaded, stopper, batches, record_trace)
             stack.callback(job.loader.close)
             job.resume()
             saved = job.saved()
@@ -88,11 +98,18 @@ def _progress(job: Job, options: Options, interval: float) -> Iterator[None]:
 class Job:
     """One run of a topology in this process."""
 
-    def __init__(self, topology: Topology, stopper: Stopper, batches: int | None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        stopper: Stopper,
+        batches: int | None,
+        record_trace: str | None = None,
+    ) -> None:
         self._topology, self._stopper = topology, stopper
         commits = topology.loader_options.get("state_of") == "committed"
+        recorded = {} if record_trace is None else {"record_trace": record_trace}
         self.loader = TrainingLoader(
-            topology.loader(state_of="committed"),
+            topology.loader(state_of="committed", **recorded),
             stopper,
             commits=commits,
             after_step=self._after_step,
