@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import multiprocessing as mp
 import os
 import signal
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from integration.local_ray import kill, processes_of, small_engine
 from tests.engine_contract import EngineContract, drained, first, offsets, plan
 
-from forebay import Engine, Pipeline
+from forebay import ConfigError, Engine, Pipeline, ProcessError
 from forebay.columns import Columns, as_numpy
+from forebay.ray import RayEngine
+from forebay.ray import feed as feed_module
+from forebay.ray.execution import Execution
 from forebay.stage import Map
 from forebay.testing import MemorySource
 
@@ -69,6 +78,95 @@ def test_an_execution_that_ends_is_started_anew_where_it_was(ray_cluster: str) -
     feed.release(taken[0])
     taken += drained(feed)
     assert offsets(taken) == data["a"]
+
+
+def test_an_execution_is_followed_by_a_new_one_in_time(ray_cluster: str) -> None:
+    engine = replace(small_engine(ray_cluster), roll_hours=1 / 3600)
+    data = {"a": range(1_000_000)}
+    feed = engine.start(plan(data, workers=(1, 1), max_bytes=30_000))
+    taken, seen = [first(feed)], {feed._execution}
+    more = 50  # than the window holds: some went through the new one
+    while more:
+        feed.release(taken[-1])
+        taken.append(first(feed))
+        more -= feed._execution not in seen
+    feed.close()
+    assert offsets(taken) == list(range(taken[-1].next_offset))
+
+
+def test_a_parcel_that_ray_never_gives_back_is_read_again(
+    ray_cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, calls = Execution.put, count(1)
+    monkeypatch.setattr(feed_module, "_LOST_SECONDS", 1.0)
+    monkeypatch.setattr(Execution, "put", lambda *a: put(*a) if next(calls) != 3 else None)
+    data = {"a": list(range(1000))}
+    feed = small_engine(ray_cluster).start(plan(data, workers=(1, 1), max_bytes=30_000))
+    assert offsets(drained(feed)) == data["a"]
+
+
+def test_a_loader_says_in_words_what_it_cannot_attach_to(ray_cluster: str) -> None:
+    with pytest.raises(ConfigError, match="this process is attached to the Ray cluster at"):
+        RayEngine(address="10.1.2.3:6379").start(plan())
+    said = attached_elsewhere("127.0.0.1:1")
+    assert "nobody answers at the address of the Ray cluster, 127.0.0.1:1" in said
+    said = attached_elsewhere(ray_cluster, RAY_AUTH_TOKEN="0" * 64)
+    assert "copy ~/.ray/auth_token of the head node" in said
+
+
+def attached_elsewhere(address: str, **variables: str) -> str:
+    """What an engine in a process of its own says when it is to attach."""
+    code = (
+        "from forebay.ray import cluster\n"
+        "from forebay import EngineError\n"
+        f"try: cluster.connect({address!r}, {{}})\n"
+        "except EngineError as e: print(e)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return run.stdout
+
+
+def test_stages_that_a_worker_cannot_load_are_an_error_in_words(ray_cluster: str) -> None:
+    feed = small_engine(ray_cluster).start(plan(stages=[Map("mine", Unloadable())]))
+    with pytest.raises(ConfigError, match="a Ray worker cannot load the stages: ImportError: no"):
+        first(feed)
+    feed.close()
+
+
+class Unloadable:
+    """As a module that is installed on this machine only."""
+
+    def __call__(self, columns: Columns) -> Columns:
+        return columns
+
+    def __reduce__(self) -> Any:
+        return fails_to_load, ()
+
+
+def fails_to_load() -> Any:
+    raise ImportError("no module of this name")
+
+
+def test_a_forked_process_is_refused(ray_cluster: str) -> None:
+    said, say = mp.Pipe(duplex=False)
+    child = mp.get_context("fork").Process(target=tries, args=(ray_cluster, say))
+    child.start()
+    assert "was forked off one that is attached to Ray" in said.recv()
+    child.join()
+
+
+def tries(address: str, say: Any) -> None:
+    try:
+        small_engine(address).start(plan())
+    except ProcessError as e:
+        say.send(str(e))
 
 
 def images(columns: Columns) -> Columns:

@@ -10,6 +10,7 @@ from forebay.engine import Engine, Feed, Plan
 from forebay.errors import (
     ConfigError,
     DataLossError,
+    EngineError,
     ErrorBudgetExceeded,
     ForebayError,
     ProcessError,
@@ -38,6 +39,7 @@ __all__ = [
     "ConfigError",
     "DataLossError",
     "Engine",
+    "EngineError",
     "ErrorBudget",
     "ErrorBudgetExceeded",
     "Failure",

@@ -7,7 +7,7 @@ from typing import Any
 
 from ray import cloudpickle
 
-from forebay.errors import ForebayError
+from forebay.errors import ConfigError, ForebayError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,14 @@ class Carried:
         error.args = arguments
         _set_fields(error, fields)
         return error
+
+
+def unloadable(who: str, what: str, error: Exception) -> ConfigError:
+    """Say that a process of the cluster lacks what it is to run."""
+    return ConfigError(
+        f"{who} cannot load {what}: {type(error).__name__}: {error}. Install what it imports "
+        "on every node, or give RayEngine a runtime_env that brings it."
+    )
 
 
 def _set_fields(error: BaseException, fields: dict[str, Any]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 
 from forebay.errors import ConfigError, EngineError, ProcessError
+
+_CONNECT_SECONDS = 5.0
 
 
 def connect(address: str | None, options: Mapping[str, Any]) -> Callable[[], None]:
@@ -32,6 +35,7 @@ def connect(address: str | None, options: Mapping[str, Any]) -> Callable[[], Non
         _check_same(address)
         return _keep
     address = address or os.environ.get("RAY_ADDRESS")
+    _check_answers(address)
     try:
         ray.init(address=address, **{"logging_level": logging.WARNING, **options})
     except Exception as e:  # Ray raises many kinds of errors for the same few causes
@@ -75,18 +79,32 @@ def _check_same(address: str | None) -> None:
         )
 
 
+def _check_answers(address: str | None) -> None:
+    """Ray itself takes two minutes to say that nobody answers."""
+    if address in (None, "auto", "local"):
+        return
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdigit():
+        raise ConfigError(
+            f"address must be host:port of the head node's GCS, or 'auto', not {address!r}"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as e:
+        raise EngineError(
+            f"nobody answers at the address of the Ray cluster, {address} ({e}). It is host:port "
+            "of the head node's GCS, as 'ray start --head' prints it, and open to this machine."
+        ) from e
+
+
 def _refused(address: str | None, error: Exception) -> str:
     where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
     text = f"{type(error).__name__}: {error}"
-    if "auth" in text.lower() or "token" in text.lower():
-        return (
-            f"{where} does not let this process in ({text}). Give it the cluster's token: copy "
-            "~/.ray/auth_token of the head node, or set RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN; "
-            "clusters without one need RAY_AUTH_MODE=disabled here as well."
-        )
     if address:
         return (
-            f"{where} cannot be reached ({text}). address is host:port of the head node's GCS, as "
-            "'ray start --head' prints it; 'auto' finds the cluster of this machine."
+            f"{where} does not take this process in ({text}). Mostly it is the cluster's token: "
+            "copy ~/.ray/auth_token of the head node, or set RAY_AUTH_TOKEN_PATH or "
+            "RAY_AUTH_TOKEN; for a cluster without one set RAY_AUTH_MODE=disabled here as well. "
+            "Else see whether both have the same version of Ray and of Python."
         )
     return f"{where} cannot be started: {text}"

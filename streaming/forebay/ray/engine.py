@@ -41,6 +41,9 @@ class RayEngine:
     runtime_env: Mapping[str, Any] | None = None
     reader: Mapping[str, Any] = field(default_factory=dict)
     """How the actor that reads is placed, as Ray's ``ActorClass.options`` takes it."""
+    roll_hours: float = 12.0
+    """After so long the Ray Data execution is followed by a new one: Ray keeps a little of every
+    task for ever."""
     init: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of ``ray.init``, if this process is not attached yet."""
 
@@ -58,7 +61,8 @@ class RayEngine:
         try:
             positions = _opened(reading, plan)
             workers, options = self._workers(plan), self._options()
-            return RayFeed(plan, reading, positions, workers, options, disconnect)
+            seconds = self.roll_hours * 3600
+            return RayFeed(plan, reading, positions, workers, options, seconds, disconnect)
         except BaseException:
             reading.close()
             disconnect()

@@ -62,6 +62,7 @@ class Execution:
         self._pool, self._on_finished, self._on_end = pool, on_finished, on_end
         self.wanted = pool.most
         """Workers that there should be; any thread may set it."""
+        self.began = time.monotonic()
         self.running = 0
         """Workers that were seen alive last, and those that were seen starting."""
         self.starting = 0

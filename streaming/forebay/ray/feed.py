@@ -66,6 +66,9 @@ class SourceReading(Protocol):
     def ends(self) -> Mapping[str, int]:
         """As ``Reading.ends``."""
 
+    def stop(self) -> None:
+        """Let a read that is under way end soon. Any thread."""
+
     def close(self) -> None:
         """Close the reader; may be called twice."""
 
@@ -86,6 +89,7 @@ class RayFeed:
         positions: where the reading began, as the reader resolved it.
         workers: least and most workers.
         options: resources of a worker.
+        roll_seconds: after so long an execution is followed by a new one.
         on_close: called last.
     """
 
@@ -96,8 +100,10 @@ class RayFeed:
         positions: Mapping[str, Position],
         workers: tuple[int, int],
         options: Mapping[str, Any],
+        roll_seconds: float,
         on_close: Callable[[], None],
     ) -> None:
+        self._roll_seconds = roll_seconds
         self._on_close = on_close
         self._plan, self._reading, self._bounds = plan, reading, workers
         self.positions = dict(positions)
@@ -226,6 +232,7 @@ class RayFeed:
             self._stopping = True
             self._room.notify_all()
             self._ready_changed.notify_all()
+        self._reading.stop()
         self._thread.join()
         if self._execution is not None:
             self._execution.close()
@@ -335,11 +342,14 @@ class RayFeed:
                     return True
                 self._room.wait(_WAIT_SECONDS)
             self._look_for_lost()
+            self._roll()
             if time.monotonic() - asked > _ENDS_SECONDS:
                 asked = time.monotonic()
                 self._ask_for_ends()
 
     def _may_read(self) -> bool:
+        if self._is_old():
+            return False
         if len(self._parcels) >= _PARCELS_PER_WORKER * self._workers + 1:
             return False
         return self._turns.room > 0 or bool(self._missing())
@@ -456,6 +466,24 @@ class RayFeed:
         if self._parcels and time.monotonic() - since > _LOST_SECONDS:
             lost = sum(len(p.turns) for p in self._parcels.values())
             self._ended(EngineError(f"Ray lost {lost} slices: it has nothing to do, and owes them"))
+
+    def _is_old(self) -> bool:
+        execution = self._execution
+        if execution is None:
+            return False
+        return time.monotonic() - execution.began > self._roll_seconds
+
+    def _roll(self) -> None:
+        """Follow an old execution with a new one, once nothing is in it.
+
+        What Ray keeps of a task for ever, in whatever process, is forgotten then.
+        """
+        with self._lock:
+            if not self._is_old() or self._parcels or self._broken is not None:
+                return
+        assert self._execution is not None
+        self._execution.close()
+        self._execution = self._started()
 
     def _start_anew(self) -> None:
         """Close the execution, and read again all that it owes.

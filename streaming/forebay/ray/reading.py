@@ -6,6 +6,7 @@ new one at the positions that it has got, and asks again.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ import pyarrow as pa
 import ray
 from ray import cloudpickle
 
-from forebay.ray.carried import Carried
+from forebay.ray.carried import Carried, unloadable
 from forebay.ray.parcels import packed, to_table
 from forebay.slice import Slice, Token
 from forebay.source import Owns, Reader, Source
@@ -25,6 +26,9 @@ from forebay.state import Position
 
 # What a slice takes beside its rows, as measured for the threads engine.
 _SLICE_BYTES, _COLUMN_BYTES = 600, 480
+_CLOSE_SECONDS = 1.0
+_PATIENCE_SECONDS = 30.0
+_log = logging.getLogger("forebay")
 
 
 def weight(s: Slice) -> int:
@@ -77,10 +81,7 @@ class Reading:
     """
 
     def __init__(self, packed_source: bytes | tuple[Source, Owns]) -> None:
-        self._source: Source
-        self._owns: Owns
-        given = packed_source
-        self._source, self._owns = cloudpickle.loads(given) if isinstance(given, bytes) else given
+        self._given = packed_source
         self._reader: Reader | None = None
         self._got: dict[str, Position] = {}
         self._rest: deque[Slice] = deque()
@@ -97,7 +98,8 @@ class Reading:
         """
         self._got = dict(got)
         try:
-            self._reader = self._source.open(positions, self._owns)
+            source, owns = self._loaded()
+            self._reader = source.open(positions, owns)
             return dict(self._reader.positions())
         except Exception as e:  # a source can raise anything: it is raised where it is handled
             return Carried.of(e)
@@ -121,6 +123,15 @@ class Reading:
         """Close the reader."""
         if self._reader is not None:
             self._reader.close()
+
+    def _loaded(self) -> tuple[Source, Owns]:
+        if not isinstance(self._given, bytes):
+            return self._given
+        try:
+            loaded: tuple[Source, Owns] = cloudpickle.loads(self._given)
+        except Exception as e:  # a module that is not installed here can raise anything
+            raise unloadable("the actor that reads", "the source", e) from e
+        return loaded
 
     def _parcel(self, number: int, slices: list[Slice]) -> pa.Table | None:
         return to_table(number, [packed(s) for s in slices]) if slices else None
@@ -220,13 +231,19 @@ class LocalReading:
         return self._reading.open(positions, got)
 
     def read(self, wish: Wish) -> tuple[Report, Any]:
+        """As ``Reading.read``, with a reference to the parcel."""
         report, table = self._reading.read(wish)
         return report, None if table is None else ray.put(table)
 
     def ends(self) -> Mapping[str, int]:
+        """As ``Reading.ends``."""
         return self._reading.ends()
 
+    def stop(self) -> None:
+        """Nothing to do: a read returns within its timeout."""
+
     def close(self) -> None:
+        """Close the reader."""
         self._reading.close()
 
 
@@ -241,6 +258,7 @@ class ActorReading:
         self._packed = cloudpickle.dumps((source, owns))
         self._options = {"max_restarts": 0, "max_task_retries": 0, **options}
         self._actor: Any = None
+        self._stopped = False
 
     def open(
         self, positions: Mapping[str, Position], got: Mapping[str, Position]
@@ -251,8 +269,10 @@ class ActorReading:
             SourceLost: the actor died in it.
         """
         self._kill()
+        if self._stopped:
+            raise SourceLost("reading was stopped")
         self._actor = ray.remote(Reading).options(**self._options).remote(self._packed)
-        ref = self._actor.open.remote(dict(positions), dict(got))
+        ref = self._living().open.remote(dict(positions), dict(got))
         opened: dict[str, Position] | Carried = self._got(ref)
         return opened
 
@@ -262,29 +282,43 @@ class ActorReading:
         Raises:
             SourceLost: the actor died in it.
         """
-        report, parcel = self._actor.read.options(num_returns=2).remote(wish)
+        report, parcel = self._living().read.options(num_returns=2).remote(wish)
         got: Report = self._got(report)
         return got, parcel if got.notes else None
 
     def ends(self) -> Mapping[str, int]:
-        ends: Mapping[str, int] = self._got(self._actor.ends.remote())
+        ends: Mapping[str, int] = self._got(self._living().ends.remote())
         return ends
 
-    def close(self) -> None:
-        """Close the reader, and end the actor, whatever it is doing."""
-        if self._actor is None:
-            return
-        done, _ = ray.wait([self._actor.close.remote()], timeout=1.0)
-        del done
+    def stop(self) -> None:
+        """Close the reader, and end the actor, whatever it is doing. Any thread."""
+        self._stopped = True
+        if (actor := self._actor) is not None:
+            ray.wait([actor.close.remote()], timeout=_CLOSE_SECONDS)
         self._kill()
 
+    def close(self) -> None:
+        """As ``stop``."""
+        self.stop()
+
     def _kill(self) -> None:
-        if self._actor is not None:
-            ray.kill(self._actor, no_restart=True)
-            self._actor = None
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            ray.kill(actor, no_restart=True)
+
+    def _living(self) -> Any:
+        if (actor := self._actor) is None:
+            raise SourceLost("reading was stopped")
+        return actor
 
     def _got(self, ref: Any) -> Any:
         try:
+            while not ray.wait([ref], timeout=_PATIENCE_SECONDS)[0]:
+                _log.warning(
+                    "the actor that reads does not answer: it may wait for room on the cluster "
+                    "(%s), or for the source",
+                    self._options,
+                )
             return ray.get(ref)
         except ray.exceptions.RayTaskError:  # not a death, but a fault of ours
             raise

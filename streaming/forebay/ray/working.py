@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 from ray import cloudpickle
 
-from forebay.errors import ConfigError
 from forebay.ray.attempts import DEATHS, Attempts, Culprit
-from forebay.ray.carried import Carried
+from forebay.ray.carried import Carried, unloadable
 from forebay.ray.parcels import PackedSlice, content_of, number_of, packed, to_table, unpacked
 from forebay.rng import RowRandom, Run
 from forebay.slice import Failure, Slice
@@ -51,7 +50,7 @@ class StageWorker:
         try:
             self._stages, self._run = cloudpickle.loads(packed_stages)
         except Exception as e:  # a module that is not installed here can raise anything
-            self._useless = Carried.of(_unreadable(e))
+            self._useless = Carried.of(unloadable("a Ray worker", "the stages", e))
 
     def __call__(self, parcel: pa.Table) -> pa.Table:
         began, used = time.perf_counter(), time.thread_time()
@@ -83,13 +82,6 @@ class StageWorker:
             return [packed(run_stages(self._stages, s, self._run))]
         except BaseException as e:  # raised again by the taker, in the slice's turn
             return Carried.of(e)
-
-
-def _unreadable(error: Exception) -> ConfigError:
-    return ConfigError(
-        f"a Ray worker cannot load the stages: {type(error).__name__}: {error}. Install what they "
-        "import on every node, or give RayEngine a runtime_env that brings it."
-    )
 
 
 def _one_by_one(
