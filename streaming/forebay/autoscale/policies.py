@@ -26,7 +26,7 @@ class Starvation:
 
     starved_above: float = 0.03
     """Share of waiting below which the trainer counts as the limit."""
-    busy_above: float = 0.8
+    busy_above: float = 0.95
     """Share of work above which a pool counts as a bottleneck."""
     headroom: float = 1.05
     """Capacity over what is wanted: work does not come evenly."""
