@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 from integration import delta_trainer, delta_writer
-from integration.delta_trainer import Moment, Task
+from integration.delta_trainer import Task
 from integration.delta_writer import Job
+from integration.mortal import Moment
 from tests.delta_s3 import s3_server
 
 from forebay import checkpoint

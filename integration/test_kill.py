@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from integration import kill_trainer
 from integration.conftest import Broker
-from integration.kill_trainer import Moment, Task
+from integration.kill_trainer import Task
+from integration.mortal import Moment
 from tests.kafka_client import produce
 from tests.topics import Topics
 
