@@ -138,6 +138,28 @@ def test_a_policy_that_fails_leaves_the_sizes_and_says_so_once(
     assert caplog.text.count("the autoscale policy failed") == 1
 
 
+def test_a_look_that_fails_holds_until_one_succeeds(
+    feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = 0
+
+    def look() -> Sample:
+        nonlocal looks
+        looks += 1
+        if looks < 4:
+            raise OSError("no broker")
+        return Sample(at=float(looks), pools=feed.pools())
+
+    log = DecisionLog(10)
+    loop = AutoscaleLoop(feed, look, Autoscaling(policy=Always(6), interval=0.01), log)
+    loop.start()
+    settle(feed, 6)
+    loop.stop()
+    loop.join()
+    assert caplog.text.count("could not look or act") == 1
+    assert log.list()[0].reason == "always"
+
+
 def test_equal_decisions_to_hold_are_one_entry_that_counts(feed: Feed) -> None:
     settle(feed, 2)
     log = DecisionLog(10)

@@ -86,6 +86,7 @@ class AutoscaleLoop:
         self._feed, self._look, self._settings, self._log = feed, look, settings, log
         self._scaler = Scaler(settings)
         self._probe, self._trace, self._clock = probe, trace, clock
+        self._failed = False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forebay-autoscale", daemon=True)
 
@@ -115,11 +116,18 @@ class AutoscaleLoop:
             self._log.add(self._clock(), before, d, applied=applies)
 
     def _run(self) -> None:
+        while self._wait():
+            self._tick_or_hold()
+
+    def _tick_or_hold(self) -> None:
         try:
-            while self._wait():
-                self.tick()
+            self.tick()
         except Exception:  # training goes on with the sizes that there are
-            _log.exception("the autoscaler stops: sizes stay as they are")
+            if not self._failed:
+                _log.exception("the autoscaler could not look or act: sizes stay as they are")
+            self._failed = True
+        else:
+            self._failed = False
 
     def _wait(self) -> bool:
         """Wait until the next decision, looking at the interpreter's lock; False to stop."""
