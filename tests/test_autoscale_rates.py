@@ -100,3 +100,9 @@ def test_an_idle_pool_keeps_the_rate_that_it_had() -> None:
 def test_a_device_whose_starving_is_not_known_is_not_taken_for_fed() -> None:
     trainer = watched(*[second(i, starved_seconds=None) for i in range(8)]).trainer
     assert (trainer.starved, trainer.demand) == (None, None)
+
+
+def test_two_looks_at_one_moment_tell_no_rates() -> None:
+    seen = watched(second(3), second(3))
+    assert (seen.arrival, seen.trainer.starved) == (None, None)
+    assert seen.pools["decode"].throughput is None
