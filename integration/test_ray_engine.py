@@ -17,7 +17,7 @@ import pytest
 from integration.local_ray import kill, processes_of, small_engine
 from tests.engine_contract import EngineContract, drained, first, offsets, plan
 
-from forebay import ConfigError, Engine, Pipeline, ProcessError
+from forebay import ConfigError, Engine, EngineError, Pipeline, ProcessError
 from forebay.columns import Columns, as_numpy
 from forebay.ray import RayEngine
 from forebay.ray import feed as feed_module
@@ -78,6 +78,20 @@ def test_an_execution_that_ends_is_started_anew_where_it_was(ray_cluster: str) -
     feed.release(taken[0])
     taken += drained(feed)
     assert offsets(taken) == data["a"]
+
+
+def test_an_execution_that_never_runs_ends_in_an_error(
+    ray_cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(execution: Execution) -> None:
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr(Execution, "_dataset", refuses)
+    feed = small_engine(ray_cluster).start(plan())
+    with pytest.raises(EngineError, match=r"RuntimeError: not today\); 5 new starts did not help"):
+        while True:
+            feed.take(1.0)
+    feed.close()
 
 
 def test_an_execution_is_followed_by_a_new_one_in_time(ray_cluster: str) -> None:

@@ -28,7 +28,13 @@ from forebay import checkpoint
 from forebay.runlog import kept_ids
 from forebay_kafka.devbroker import DevBrokerProcess
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    # Ray warns of defaults of its own.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*"),
+]
 
 PARTITIONS = 3
 ROUNDS = 6

@@ -31,6 +31,7 @@ from forebay.errors import ConfigError
 __all__ = [
     "ENABLED_BACKPRESSURE_POLICIES",
     "ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY",
+    "PROGRESS",
     "ActorAutoscaler",
     "ActorPoolScalingRequest",
     "ActorPoolStrategy",
@@ -45,7 +46,8 @@ __all__ = [
     "trim",
 ]
 
-TESTED = "2.60"
+PROGRESS = "ray.data._internal.progress"
+"""The logger that tells of progress bars."""
 _PARAMETERS: list[tuple[Callable[..., Any], set[str]]] = [
     (ActorPoolScalingRequest, {"delta", "force", "reason"}),
     (ActorPoolStrategy, {"min_size", "max_size", "max_tasks_in_flight_per_actor"}),

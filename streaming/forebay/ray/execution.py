@@ -29,7 +29,7 @@ _BOOKS_SECONDS = 0.25
 _CLOSE_SECONDS = 30.0
 _IN_FLIGHT = 2
 _RUN = "forebay.run"
-_NAME = "forebay"
+_NAME, _THREAD = "forebay", "forebay-ray"
 _RUNS: dict[str, Execution] = {}
 
 
@@ -74,7 +74,7 @@ class Execution:
         self._executor: Any = None
         self._id = uuid.uuid4().hex
         _RUNS[self._id] = self
-        self._thread = threading.Thread(target=self._run, name="forebay-ray", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
         self._thread.start()
 
     def put(self, ref: Any, nbytes: int) -> None:
@@ -264,10 +264,14 @@ class ShrinkGate(_compat.BackpressurePolicy):  # type: ignore[misc]
 
 
 class _NotOurs(logging.Filter):
-    """Keeps Ray from announcing an execution of ours as a data set that is finished."""
+    """Keeps Ray from telling of an execution of ours what it tells of data sets: that it is
+    finished, and how to get progress bars."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno > logging.INFO or f"Dataset {_NAME}" not in record.getMessage()
+        if record.levelno > logging.WARNING:
+            return True
+        about_bars = record.name == _compat.PROGRESS and record.threadName == _THREAD
+        return not about_bars and f"Dataset {_NAME}" not in record.getMessage()
 
 
 _not_ours = _NotOurs()
@@ -276,4 +280,5 @@ _not_ours = _NotOurs()
 def quiet_and_quick() -> None:
     """Settings of the whole process; harmless to other uses of Ray Data in it."""
     _compat.quicken(_TICK_SECONDS)
-    logging.getLogger(_compat.StreamingExecutor.__module__).addFilter(_not_ours)
+    for name in (_compat.StreamingExecutor.__module__, _compat.PROGRESS):
+        logging.getLogger(name).addFilter(_not_ours)

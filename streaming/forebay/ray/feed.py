@@ -268,6 +268,8 @@ class RayFeed:
             self._failure = e
         with self._lock:
             self._reading_on = False
+            if self._broken is not None:
+                self._give_up()
             self._ready_changed.notify_all()
 
     def _read_parcel(self) -> bool:
@@ -456,7 +458,16 @@ class RayFeed:
         """The execution ended though it should not: start anew, on the reading thread."""
         with self._lock:
             self._broken = error or RuntimeError("it ended without an error")
+            if not self._reading_on:
+                self._give_up()
             self._room.notify_all()
+            self._ready_changed.notify_all()
+
+    def _give_up(self) -> None:
+        """Wait for nothing more: the thread that would start anew has ended."""
+        self._parcels.clear()
+        self._turns.drop_unready()
+        self._failure = self._failure or self._broken
 
     def _look_for_lost(self) -> None:
         """Notice parcels that Ray neither has nor gave."""
