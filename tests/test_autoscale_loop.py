@@ -21,6 +21,7 @@ from forebay.autoscale import (
     Guards,
     Observation,
     Sample,
+    Starvation,
     Taken,
     TraceFile,
     read_trace,
@@ -315,6 +316,19 @@ def test_the_probe_tells_a_thread_that_holds_the_lock_from_one_that_does_not() -
     assert free is not None
     assert held is not None
     assert held >= 0.5 > free
+
+
+def test_threads_that_cannot_help_are_not_added_and_the_reason_says_so() -> None:
+    def python(columns: Columns) -> Columns:
+        for _ in columns["value"]:
+            sum(i * i for i in range(20_000))
+        return columns
+
+    hurried = Autoscaling(policy=Starvation(catch_up_seconds=1.0), interval=0.3)
+    of = Pipeline(ENDLESS).map(python, workers=(1, 32)).batch(10)
+    with of.loader(autoscale=hurried) as loader:
+        until(loader, lambda: any("interpreter's lock" in t.reason for t in loader.decisions()))
+        assert loader.stats().workers < 32
 
 
 def test_a_probe_that_has_seen_too_little_says_nothing() -> None:

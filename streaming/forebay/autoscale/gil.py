@@ -15,6 +15,9 @@ from threading import get_native_id
 
 _NAP_SECONDS = 0.001
 _NAPS = 30
+# Of the switch interval: with several threads at it the lock changes hands once in an interval, and
+# a thread that wakes up in between may be lucky and wait for the rest of it only.
+_LATE = 0.1
 
 
 class LockProbe:
@@ -28,7 +31,7 @@ class LockProbe:
         began, queued = time.perf_counter(), _queued_seconds()
         time.sleep(_NAP_SECONDS)
         late = time.perf_counter() - began - _NAP_SECONDS - (_queued_seconds() - queued)
-        self._late.append(late > sys.getswitchinterval() / 2)
+        self._late.append(late > _LATE * sys.getswitchinterval())
 
     def share(self) -> float | None:
         """Share of the last naps that had to wait for the lock; None after too few of them."""
