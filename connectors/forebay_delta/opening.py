@@ -18,6 +18,8 @@ from forebay_delta.positions import Origin, Place, place_of
 
 _log = logging.getLogger("forebay.delta")
 
+Schema: TypeAlias = tuple[int, Protocol, Metadata]
+"""A version, and the protocol and metadata in force there."""
 Kind: TypeAlias = Literal["snapshot", "latest", "version", "timestamp"]
 
 
@@ -106,15 +108,10 @@ def saved_places(
     return places
 
 
-def schema_of(
-    log: DeltaLog, versions: Sequence[int], latest: int, where: str
-) -> tuple[int, Protocol, Metadata]:
-    """The metadata in force at the first of the versions that the log still knows, else the newest.
-
-    Returns it with its version.
-    """
-    found = _first_known(log, versions, latest)
-    if found[0] != min(versions[0], latest):
+def schema_of(log: DeltaLog, versions: Sequence[int], newest: Schema, where: str) -> Schema:
+    """The schema at the first of these versions that the log still knows, or the newest."""
+    found = _first_known(log, versions, newest)
+    if found[0] != min(versions[0], newest[0]):
         _log.warning(
             "%s: the log holds the schema of version %d no more; reading goes on with that of "
             "version %d",
@@ -125,17 +122,15 @@ def schema_of(
     return found
 
 
-def _first_known(
-    log: DeltaLog, versions: Sequence[int], latest: int
-) -> tuple[int, Protocol, Metadata]:
+def _first_known(log: DeltaLog, versions: Sequence[int], newest: Schema) -> Schema:
     for at in versions:
-        if at >= latest:
+        if at >= newest[0]:
             break
         try:
             return at, *log.metadata(at)
         except VersionGone:
             continue
-    return latest, *log.metadata(latest)
+    return newest
 
 
 def _is_version(value: Any) -> bool:

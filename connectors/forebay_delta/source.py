@@ -17,7 +17,7 @@ from forebay_delta.errors import TableReplaced, VersionGone
 from forebay_delta.evolution import SchemaPolicy
 from forebay_delta.lanes import Lane, Wanted
 from forebay_delta.log import DeltaLog
-from forebay_delta.opening import Start, parse_start, parse_until, saved_places, schema_of
+from forebay_delta.opening import Schema, Start, parse_start, parse_until, saved_places, schema_of
 from forebay_delta.positions import Place
 from forebay_delta.reader import DeltaReader, OnGap, Pace
 from forebay_delta.snapshot import Snapshot
@@ -141,7 +141,8 @@ class DeltaSource:
         store = open_store(self.uri, self.storage_options)
         log = DeltaLog(store)
         latest = log.latest_version()
-        table = log.metadata(latest)[1].id
+        newest: Schema = (latest, *log.metadata(latest))
+        table = newest[2].id
         failure = None
         for name, place in places.items():
             if place.table != table:
@@ -154,22 +155,22 @@ class DeltaSource:
         for split in owned:
             place = places.get(split.id, new)
             lanes.append(Lane(split, place, positions.get(split.id), self._wanted()))
-        return self._reader(store, latest, lanes, failure)
+        return self._reader(store, newest, lanes, failure)
 
     def _reader(
-        self, store: Store, latest: int, lanes: list[Lane], failure: TableReplaced | None
+        self, store: Store, newest: Schema, lanes: list[Lane], failure: TableReplaced | None
     ) -> DeltaReader:
-        log, rules, until = DeltaLog(store), self._rules(), self._until(latest)
+        log, rules, until = DeltaLog(store), self._rules(), self._until(newest[0])
         first = min((lane.place for lane in lanes), key=lambda p: p.version)
-        schema = first.schema if failure is None else latest
+        schema = first.schema if failure is None else newest[0]
         commits = min(lane.commits_from for lane in lanes)
         before = max(commits - 1, 0)
         # Retention may have taken the log of then: the later, the more was changed since.
         rising = (schema, max(schema, before), max(schema, commits))
-        view = View.of(*schema_of(log, rising, latest, self._where), rules)
+        view = View.of(*schema_of(log, rising, newest, self._where), rules)
         configuration = view.metadata.configuration
         if self.changes == "cdf":
-            configuration = schema_of(log, (before, commits), latest, self._where)[2].configuration
+            configuration = schema_of(log, (before, commits), newest, self._where)[2].configuration
         known = max(lane.read_before for lane in lanes) if failure is None else -1
         tail = Tail(store, rules, lanes[0].split.id, view, commits, until, configuration, known)
         snapshots: list[tuple[Snapshot, View]] = []
