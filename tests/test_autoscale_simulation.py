@@ -86,6 +86,13 @@ def test_an_outage_of_the_broker_scales_nothing_down() -> None:
     assert found[0] >= 5
 
 
+def test_a_broker_whose_last_word_is_repeated_scales_nothing_down_either() -> None:
+    frozen = run(replace(SCENARIOS["broker-outage"], unknown=()))
+    found = sizes(frozen, 301, 360)
+    assert len(set(found)) == 1
+    assert found[0] >= 5
+
+
 def test_three_times_the_load_is_answered_within_five_seconds() -> None:
     scenario = Scenario(
         name="step",
