@@ -13,6 +13,9 @@ The ratio is the score of ``starvation`` over the least of all, for the worst sc
 aimed at is 1.02. Also aimed at: two changes of direction at most for each disturbance, and in
 ``fast-neighbour`` 95 % of what the CPUs could do at best within ten decisions.
 
+The other rules are our models of what their projects document, not their code. The defaults of
+``starvation`` were chosen while looking at these scenarios, which flatters it.
+
 Where less arrives than the trainer could take, it starves whatever is done, and that hides much of
 the difference in the ratio: the second table is the score above the least starving of all.
 
