@@ -117,16 +117,16 @@ def test_an_error_arrives_as_it_was_raised(error: Exception) -> None:
 def test_a_record_at_which_two_workers_died_is_the_culprit_and_one_death_proves_nothing(
     tmp_path: Path,
 ) -> None:
-    Attempts(tmp_path, 1)  # runs all of the parcel, and dies
+    Attempts(tmp_path / "run", 1)  # runs all of the parcel, and dies
     for _ in range(2):
-        again = Attempts(tmp_path, 1)
+        again = Attempts(tmp_path / "run", 1)
         assert again.culprits() == {}
         again.at(0, 5, "decode")
         again.at(0, 6, "augment")
-    last = Attempts(tmp_path, 1)
+    last = Attempts(tmp_path / "run", 1)
     assert (last.earlier, last.culprits()) == (3, {Culprit(0, 6): "augment"})
     last.done()
-    assert Attempts(tmp_path, 1).earlier == 0
+    assert Attempts(tmp_path / "run", 1).earlier == 0
 
 
 def test_what_was_not_ready_is_read_again_after_a_new_start() -> None:

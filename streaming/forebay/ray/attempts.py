@@ -30,9 +30,8 @@ class Culprit(NamedTuple):
 class Attempts:
     """The attempts on one parcel. Used by one worker, in one thread."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        self._path = folder / f"{number}.attempts"
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, prefix: Path, number: int) -> None:
+        self._path = prefix.with_name(f"{prefix.name}-{number}")
         self._before = self._read()
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._write(_START)
@@ -68,8 +67,14 @@ class Attempts:
         return [json.loads(line) for line in self._path.read_bytes().splitlines()]
 
 
-def folder_of(run: str) -> Path:
-    """Where the attempts of a run are written: in memory if the node has such a disk."""
+def prefix_of(run: str) -> Path:
+    """What the files of a run begin with: in memory if the node has such a disk."""
     memory = Path("/dev/shm")
     root = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
     return root / f"forebay-{run}"
+
+
+def forget_all(prefix: Path) -> None:
+    """Remove what killed workers left on this node."""
+    for left in prefix.parent.glob(f"{prefix.name}-*"):
+        left.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from ray import cloudpickle
 
 from forebay.engine import Plan, PoolStats
 from forebay.errors import ConfigError, EngineError, ProcessError
-from forebay.ray.attempts import folder_of
+from forebay.ray.attempts import forget_all, prefix_of
 from forebay.ray.carried import Carried
 from forebay.ray.execution import Execution, Pool
 from forebay.ray.parcels import content_of, number_of, unpacked
@@ -128,11 +128,11 @@ class RayFeed:
         self._busy_seconds, self._cpu_seconds, self._rows = 0.0, 0.0, 0
         self._cpus: float | None = ray.cluster_resources().get("CPU")
         self._workers = workers[1]
-        self._folder = folder_of(uuid.uuid4().hex)
+        self._attempts = prefix_of(uuid.uuid4().hex)
         self._pool = Pool(
             least=workers[0],
             most=workers[1],
-            arguments=(cloudpickle.dumps((tuple(plan.stages), plan.run)), self._folder),
+            arguments=(cloudpickle.dumps((tuple(plan.stages), plan.run)), self._attempts),
             options=options,
         )
         self._execution = self._started() if plan.stages else None
@@ -238,10 +238,7 @@ class RayFeed:
             self._execution.close()
         self._reading.close()
         self._parcels.clear()
-        if self._folder.exists():
-            for left in self._folder.iterdir():
-                left.unlink(missing_ok=True)
-            self._folder.rmdir()
+        forget_all(self._attempts)
         self._on_close()
 
     def _check_process(self) -> None:

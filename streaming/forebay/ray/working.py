@@ -39,11 +39,11 @@ class StageWorker:
 
     Args:
         packed_stages: ``(stages, run)``, pickled.
-        folder: where attempts are written down.
+        attempts: what the files begin with in which attempts are written down.
     """
 
-    def __init__(self, packed_stages: bytes, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, packed_stages: bytes, attempts: Path) -> None:
+        self._attempts = attempts
         self._stages: Sequence[Stage] = ()
         self._run = Run()
         self._useless: Carried | None = None
@@ -55,7 +55,7 @@ class StageWorker:
     def __call__(self, parcel: pa.Table) -> pa.Table:
         began, used = time.perf_counter(), time.thread_time()
         number = number_of(parcel)
-        attempts = Attempts(self._folder, number)
+        attempts = Attempts(self._attempts, number)
         slices = [unpacked(p) for p in content_of(parcel)]
         results = [self._result(i, s, attempts) for i, s in enumerate(slices)]
         finished = Finished(
