@@ -8,7 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +19,7 @@ from tests.delta_tables import append, ids, loader, read, read_with_kills, table
 
 from forebay import ConfigError, Pipeline, StateError, merge_states
 from forebay.columns import Columns, as_numpy
-from forebay_delta import ChangeRefused, DeltaSource
+from forebay_delta import ChangeRefused, DataFileGone, DeltaSource
 
 
 @pytest.fixture
@@ -259,6 +261,59 @@ def _shuffled(source: DeltaSource, stop_after: int) -> Iterator[int]:
         else:
             return
         of.close()
+
+
+def test_a_refused_commit_can_be_gone_past_alone_and_the_next_is_refused_again(
+    tmp_path: Path,
+) -> None:
+    at = tmp_path / "changed"
+    append(at, range(10))
+    table(at).update(updates={"text": "'new'"}, predicate="id = 3")
+    append(at, range(10, 20))
+    table(at).delete("id = 12")
+    source = DeltaSource(str(at), start={"version": 0}, until="latest")
+    with loader(source, size=10) as of:
+        batches = iter(of)
+        got = ids([next(batches)])
+        state = of.state_dict()
+        with pytest.raises(ChangeRefused, match="resume with accept_change=1") as refused:
+            next(batches)
+    assert "unseen" not in str(refused.value)  # it would stop there, too
+    with loader(replace(source, accept_change=1), size=10) as of:
+        of.load_state_dict(state)
+        batches = iter(of)
+        got += ids([next(batches)])
+        with pytest.raises(ChangeRefused, match="version 3 "):
+            next(batches)
+    assert got == list(range(20))
+
+
+@pytest.mark.parametrize("on_gap", ["fail", "snapshot"])
+def test_a_file_that_the_newest_version_lacks_is_damage_and_never_read_again_and_again(
+    path: Path, on_gap: Any
+) -> None:
+    max(path.glob("*.parquet"), key=lambda f: f.stat().st_mtime_ns).unlink()
+    with loader(DeltaSource(str(path), until="latest", on_gap=on_gap)) as of:
+        with pytest.raises(DataFileGone, match="version 2, the newest, still has it"):
+            ids(of)
+    assert sorted(read(DeltaSource(str(path), until="latest", on_gap="skip"))) == list(range(200))
+
+
+def test_a_range_without_any_version_is_refused(path: Path) -> None:
+    with pytest.raises(ConfigError, match="start names version 4 and until version 2"):
+        DeltaSource(str(path), start={"version": 4}, until={"version": 2})
+    with pytest.raises(
+        ConfigError, match="start names version 99, and reading ends with version 2"
+    ):
+        read(DeltaSource(str(path), start={"version": 99}, until="latest"))
+    assert read(DeltaSource(str(path), start={"version": 3}, until="latest")) == []
+
+
+def test_a_column_that_is_no_event_time_is_refused(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"events: event_time: there is no column 'created'"):
+        read(DeltaSource(str(path), until="latest", event_time="created"))
+    with pytest.raises(ConfigError, match="event_time: column 'text' is string"):
+        read(DeltaSource(str(path), until="latest", event_time="text"))
 
 
 def test_event_times_come_from_a_column(tmp_path: Path) -> None:

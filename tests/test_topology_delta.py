@@ -40,6 +40,7 @@ source:
   change_types: [insert]
   schema: evolve
   accept_schema: 7
+  accept_change: 6
   on_gap: skip
   shards: 8
   lineage: true
@@ -96,6 +97,7 @@ def test_every_option_of_the_source_can_be_given_in_a_file(shop: Workshop) -> No
         change_types=["insert"],
         schema="evolve",
         accept_schema=7,
+        accept_change=6,
         on_gap="skip",
         shards=8,
         lineage=True,

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -25,6 +25,13 @@ from forebay_delta.errors import ChangeRefused
 Changes: TypeAlias = Literal["error", "ignore_deletes", "skip", "reemit", "unseen", "cdf"]
 ChangeType: TypeAlias = Literal["insert", "update_preimage", "update_postimage", "delete"]
 
+_WAYS: Mapping[Changes, str] = {
+    "ignore_deletes": "deletes change nothing",
+    "cdf": "the change feed: exact",
+    "unseen": "only rows not given before",
+    "skip": "nothing of such commits, nor of their new rows",
+    "reemit": "rewritten files again, whole",
+}
 _COPIED = ("numcopiedrows", "num_copied_rows", "numtargetrowscopied", "num_target_rows_copied")
 _OVERWRITES = (
     "WRITE",
@@ -81,9 +88,32 @@ def scans_of(
     Raises:
         ChangeRefused: the policy does not allow the commit; names it and the way out.
     """
+    try:
+        return _scans(commit, policy, types, writes_feed)
+    except _Refused as refused:
+        ways = [
+            f"changes={other!r} ({words})"
+            for other, words in _WAYS.items()
+            if other != policy and _passes(commit, other, types, writes_feed)
+        ]
+        raise ChangeRefused(
+            f"{uri}: version {commit.version} ({_name(commit)}) {refused}, and changes={policy!r} "
+            "stops there. Everything before it was delivered. To go on, resume with accept_change="
+            f"{commit.version} (past this commit alone, giving nothing of it), or with another "
+            f"policy: {', '.join(ways)}."
+        ) from None
+
+
+class _Refused(Exception):
+    """A policy does not allow a commit; says what the commit does, as a clause."""
+
+
+def _scans(
+    commit: Commit, policy: Changes, types: Collection[ChangeType], writes_feed: bool
+) -> list[Scan]:
     if policy == "cdf":
         if not writes_feed:
-            _check_copied_nothing(commit, uri)
+            _check_copied_nothing(commit)
         return _change_feed(commit, types)
     adds = _changing(commit, "add")
     removes = _changing(commit, "remove")
@@ -92,8 +122,21 @@ def scans_of(
     if policy == "skip" or (not adds and policy in ("ignore_deletes", "unseen")):
         return []
     if policy == "unseen":
-        return _unseen(commit, adds, removes, uri)
-    raise ChangeRefused(_refusal(commit, adds, removes, policy, uri))
+        return _unseen(commit, adds, removes)
+    raise _Refused(
+        f"removes {len(removes)} files and adds {len(adds)}: rows that were given before are "
+        "changed or deleted"
+    )
+
+
+def _passes(
+    commit: Commit, policy: Changes, types: Collection[ChangeType], writes_feed: bool
+) -> bool:
+    try:
+        _scans(commit, policy, types, writes_feed)
+    except _Refused:
+        return False
+    return True
 
 
 def _changing(commit: Commit, kind: str) -> dict[int, DataFile]:
@@ -110,7 +153,7 @@ def _whole(commit: Commit, index: int, file: DataFile) -> Scan:
 
 
 def _unseen(
-    commit: Commit, adds: Mapping[int, DataFile], removes: Mapping[int, DataFile], uri: str
+    commit: Commit, adds: Mapping[int, DataFile], removes: Mapping[int, DataFile]
 ) -> list[Scan]:
     """The rows of new files; a file that only got another deletion vector has none.
 
@@ -123,17 +166,14 @@ def _unseen(
     rewritten = removed - added
     again = commit.operation == "RESTORE"
     if new and (again or (rewritten and not _copied_nothing(commit))):
-        raise ChangeRefused(
-            f"{uri}: version {commit.version} ({_name(commit)}) adds whole files beside removed "
-            "or restored ones, and does not say that it copied no rows: changes='unseen' cannot "
-            "tell which rows are new. "
-            "Turn on delta.enableDeletionVectors for the writers, or the change data feed here "
-            "(changes='cdf'), or pass over such commits with changes='skip'."
+        raise _Refused(
+            "adds whole files beside removed or restored ones and does not say that it copied no "
+            "rows, so that new rows cannot be told from old ones"
         )
     return [_whole(commit, i, f) for i, f in new.items()]
 
 
-def _check_copied_nothing(commit: Commit, uri: str) -> None:
+def _check_copied_nothing(commit: Commit) -> None:
     """Refuse a commit without a feed whose new files may hold copies of rows given before."""
     adds, removes = _changing(commit, "add"), _changing(commit, "remove")
     paired = {f.path for f in adds.values()} & {f.path for f in removes.values()}
@@ -142,12 +182,10 @@ def _check_copied_nothing(commit: Commit, uri: str) -> None:
     )
     moved = commit.operation == "RESTORE"  # files come back or go as they were: nothing is copied
     if rewrites and not moved and not _changing(commit, "cdc") and not _copied_nothing(commit):
-        raise ChangeRefused(
-            f"{uri}: version {commit.version} ({_name(commit)}) rewrites whole files while the "
-            "table's change feed is off, and does not say that it copied no rows: changes='cdf' "
-            "would give copied rows as inserts. Everything before it was delivered. Turn on "
-            "delta.enableChangeDataFeed for the commits to come, and pass over this one with "
-            "changes='skip', or take its files again, whole, with changes='reemit'."
+        raise _Refused(
+            "rewrites whole files while the table's change feed is off and does not say that it "
+            "copied no rows, so that copied rows would come as inserts (turn on "
+            "delta.enableChangeDataFeed for the commits to come)"
         )
 
 
@@ -184,30 +222,6 @@ def _change_feed(commit: Commit, types: Collection[ChangeType]) -> list[Scan]:
         if change in types:
             scans.append(Scan(version=commit.version, index=i, file=f, only=only, change=change))
     return scans
-
-
-def _refusal(
-    commit: Commit,
-    adds: Mapping[int, DataFile],
-    removes: Mapping[int, DataFile],
-    policy: Changes,
-    uri: str,
-) -> str:
-    ways: Sequence[str] = [
-        "changes='cdf' (the change feed: exact)",
-        "'unseen' (only rows not given before; needs deletion vectors)",
-        "'skip' (nothing of such commits, their new rows neither)",
-        "'reemit' (rewritten files again, whole)",
-    ]
-    if not adds and policy == "error":
-        ways = ["changes='ignore_deletes'", *ways]
-    return (
-        f"{uri}: version {commit.version} ({_name(commit)}) removes {len(removes)} files and adds "
-        f"{len(adds)}: rows that were given before are changed or deleted, and changes="
-        f"{policy!r} stops there. Everything before it was delivered. To go on, choose "
-        f"{', '.join(ways)}; or begin at a later version: start={{'version': "
-        f"{commit.version + 1}}}."
-    )
 
 
 def _name(commit: Commit) -> str:

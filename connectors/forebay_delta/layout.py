@@ -136,7 +136,11 @@ class Layout:
         try:
             return as_matrix(lists, length)
         except TypesDiffer as e:
-            raise self._schema_changed(stored.field, stored.physical, e) from e
+            name = stored.field.name
+            raise SchemaChanged(
+                f"{self._path}: lengths={{{name!r}: {length}}}, but {e}. Without the column in "
+                "lengths its rows come as lists, each of its own length."
+            ) from e
 
     def _schema_changed(
         self, field: Field, physical: pa.Field[Any], cause: Exception

@@ -289,7 +289,8 @@ class DeltaLog:
             None,  # the rows of missing commits cannot be counted
             None,
             f"{_named(versions)} {'is' if len(versions) == 1 else 'are'} gone from the log ({why})",
-            "The log keeps them for 'delta.logRetentionDuration'; start from a newer version.",
+            "The log keeps them for 'delta.logRetentionDuration'. Begin with a newer version, or, "
+            "if that cannot be built either, have the table's writer make a checkpoint.",
         )
 
     def _where(self, version: int) -> str:

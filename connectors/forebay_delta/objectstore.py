@@ -170,7 +170,8 @@ class _Client:
                 raise _RefusedError(self._why(path, error)) from None
             raise SourceError(
                 f"{self._why(path, error)}. Check the address, the network, and "
-                "'AWS_ENDPOINT_URL' and the region, if they are in use."
+                "'AWS_ENDPOINT_URL' and the region, if they are in use; an endpoint without TLS "
+                "(http://) needs AWS_ALLOW_HTTP=true."
             ) from None
 
     def _why(self, path: str, error: Exception) -> str:

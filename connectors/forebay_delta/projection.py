@@ -55,7 +55,9 @@ class Projection:
         self.partitions = frozenset(metadata.partition_columns)
         self.lengths = dict(lengths or {})
         for name in self.lengths:
-            _check_length(_field({f.name: f for f in fields}, name))
+            if name in known and name not in chosen:
+                raise ConfigError(f"lengths names {name!r}, which columns= leaves out")
+            _check_length(_field(known, name))
         self.schema: pa.Schema = arrow_schema(self.fields)
 
     @property

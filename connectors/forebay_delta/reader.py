@@ -20,7 +20,14 @@ from forebay.state import Position
 from forebay_delta.actions import DataFile
 from forebay_delta.changes import Scan
 from forebay_delta.datafile import FileScan
-from forebay_delta.errors import DataFileGone, TableReplaced, VersionGone
+from forebay_delta.errors import (
+    BrokenTable,
+    DataFileGone,
+    SchemaChanged,
+    TableReplaced,
+    UnsupportedTable,
+    VersionGone,
+)
 from forebay_delta.lanes import Lane, Step
 from forebay_delta.log import DeltaLog
 from forebay_delta.positions import Origin, Place
@@ -37,6 +44,20 @@ OnGap: TypeAlias = Literal["fail", "skip", "snapshot"]
 
 # Files that are planned for each split: enough that reading never waits for the log.
 _PLANNED = 16
+
+
+_VACUUMED = (
+    " (VACUUM removes files that the newest version does not use, once they are older than "
+    "delta.deletedFileRetentionDuration)",
+    "To go on without its rows, set on_gap='skip'; to begin anew with the whole table as it is, "
+    "on_gap='snapshot' (rows that were trained come again). To keep files longer, raise the "
+    "retention of VACUUM above the reader's lag.",
+)
+_DAMAGED = " though version {newest}, the newest, still has it: the table is damaged"
+_REPAIR = (
+    "Restore the file, or take it out of the table (deltalake: DeltaTable(uri).repair()); "
+    "on_gap='skip' reads the rest and counts what is lost."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,14 +244,18 @@ class DeltaReader:
 
     def _failed(self, lane: Lane, step: Step, error: BaseException) -> Slice | None:
         """What becomes of a file that cannot be read."""
+        if isinstance(error, (BrokenTable, SchemaChanged, UnsupportedTable)):
+            where = f"{self._rules.uri}, version {step.version}"
+            raise type(error)(f"{where}: {error}") from error
         if not isinstance(error, FileNotFoundError):
             raise error
         try:
             self._tail.check_id()
         except TableReplaced as replaced:  # what is gone then is not only this file
             return self._restarted(replaced)
-        gone = self._file_gone(lane, step)
-        if self._on_gap == "fail":
+        newest = self._newest_with(step)
+        gone = self._file_gone(lane, step, newest)
+        if self._on_gap == "fail" or (self._on_gap == "snapshot" and newest is not None):
             raise gone from error
         self._stats.lost_files += 1
         self._stats.lost_rows += lane.left(step) or 0
@@ -248,21 +273,26 @@ class DeltaReader:
         self._restart()
         return self._out.popleft()
 
-    def _file_gone(self, lane: Lane, step: Step) -> DataFileGone:
+    def _newest_with(self, step: Step) -> int | None:
+        """The newest version if it still has the file: then beginning anew meets the same gap."""
         assert step.scan is not None
-        age = (time.time() - step.scan.file.modified_ms / 1000) / 86400
-        old = f", written {age:.1f} days ago," if step.scan.file.modified_ms else ""
+        snapshot = self._log.snapshot()
+        there = any(f.path == step.scan.file.path for f in snapshot.files)
+        return snapshot.version if there else None
+
+    def _file_gone(self, lane: Lane, step: Step, newest: int | None) -> DataFileGone:
+        assert step.scan is not None
+        file = step.scan.file
         left = lane.left(step)
+        why, hint = _VACUUMED
+        if newest is not None:
+            why, hint = _DAMAGED.format(newest=newest), _REPAIR
         return DataFileGone(
             lane.split.id,
             lane.offset,
             None if left is None else lane.offset + left,
-            f"version {step.version}: the data file {step.scan.file.path}{old} is gone (VACUUM "
-            "removes files that the newest version does not use, once they are older than "
-            "delta.deletedFileRetentionDuration)",
-            "To go on without its rows, set on_gap='skip'; to begin anew with the whole table as "
-            "it is, on_gap='snapshot' (rows that were trained come again). To keep files longer, "
-            "raise the retention of VACUUM above the reader's lag.",
+            f"version {step.version}: the data file {file.path}{_age(file)} is gone{why}",
+            hint,
         )
 
     # -- reading --------------------------------------------------------------------------------
@@ -453,3 +483,12 @@ def _reads(lane: Lane, planned: Planned) -> bool:
 def _shard(file: DataFile, shards: int) -> int:
     """By the path, so that all ranks agree and compaction decides nothing."""
     return 0 if shards == 1 else crc32(file.path.encode()) % shards
+
+
+def _age(file: DataFile) -> str:
+    """When the file was written, in words."""
+    if not file.modified_ms:
+        return ""
+    hours = max(time.time() - file.modified_ms / 1000, 0) / 3600
+    ago = f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours"
+    return f", written {ago} ago,"

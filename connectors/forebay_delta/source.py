@@ -24,6 +24,8 @@ from forebay_delta.snapshot import Snapshot
 from forebay_delta.store import StorageOptions, Store, open_store
 from forebay_delta.tail import Rules, Tail, View, replaced
 
+_GIVEN: tuple[ChangeType, ...] = ("insert", "update_postimage")
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaSource:
@@ -59,6 +61,9 @@ class DeltaSource:
     ``"unseen"`` so far, or read the change feed (``"cdf"``, column ``_change_type``)."""
     change_types: Sequence[ChangeType] = field(default=("insert", "update_postimage"), kw_only=True)
     """The kinds of rows of the change feed to give."""
+    accept_change: int | None = field(default=None, kw_only=True)
+    """Go past commits up to this version that ``changes`` refuses: nothing of them is given. A
+    ``ChangeRefused`` names the version."""
     schema: SchemaPolicy = field(default="keep", kw_only=True)
     """What to do when columns are added or widened: ``"keep"`` the schema that reading began with,
     ``"evolve"``, or ``"stop"``. Dropped, renamed and re-typed columns always stop."""
@@ -101,8 +106,8 @@ class DeltaSource:
             self._set(name, None if given is None else tuple(given))
         if self.columns == ():
             raise ConfigError(f"{self._where}: columns must name at least one")
-        parse_start(self.start, self._where)
-        parse_until(self.until, self._where)
+        start, until = parse_start(self.start, self._where), parse_until(self.until, self._where)
+        _check_range(start, until, self._where)
         self._check_choices()
         self._check_numbers()
 
@@ -213,7 +218,17 @@ class DeltaSource:
                 "commit comes between. Make one source on one rank with source.resolved() and "
                 f"give it to all, or set start={{'snapshot': {latest}}}."
             )
-        origin = start.origin(log, latest, self._until(latest))
+        until = self._until(latest)
+        origin = start.origin(log, latest, until)
+        if (
+            start.kind == "version"
+            and until is not None
+            and origin.version > max(until, latest + 1)
+        ):
+            raise ConfigError(
+                f"{self._where}: start names version {origin.version}, and reading ends with "
+                f"version {until}, the newest: there is nothing between"
+            )
         return Place(
             table=table,
             shards=self.shards,
@@ -250,9 +265,11 @@ class DeltaSource:
             change_types=types,
             schema=self.schema,
             accept_schema=self.accept_schema,
+            accept_change=self.accept_change,
             columns=None if self.columns is None else tuple(self.columns),
             filter=self.filter,
             lengths=self.lengths,
+            event_time=self.event_time,
         )
 
     def _wanted(self) -> Wanted:
@@ -294,7 +311,7 @@ class DeltaSource:
 
     def _check_numbers(self) -> None:
         least = {"shards": 1, "slice_rows": 1, "slice_bytes": 1, "readahead_bytes": 1}
-        optional = {"threads": 1, "readahead_files": 1, "accept_schema": 0}
+        optional = {"threads": 1, "readahead_files": 1, "accept_schema": 0, "accept_change": 0}
         for name, low in (least | optional).items():
             value = getattr(self, name)
             if value is None and name in optional:
@@ -306,6 +323,17 @@ class DeltaSource:
         seconds = self.poll_seconds
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or seconds <= 0:
             raise ConfigError(f"{self._where}: poll_seconds must be more than 0 s, not {seconds!r}")
+
+
+def _check_range(start: Start, until: Start | None, where: str) -> None:
+    """Refuse a beginning that lies behind the end."""
+    if until is None or until.value is None or start.value is None or start.kind == "timestamp":
+        return
+    if start.value > until.value:
+        raise ConfigError(
+            f"{where}: start names version {start.value} and until version {until.value}: there "
+            "is nothing between"
+        )
 
 
 def _snapshots(log: DeltaLog, lanes: list[Lane], rules: Rules) -> list[tuple[Snapshot, View]]:

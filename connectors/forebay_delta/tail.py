@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from zlib import crc32
 
-from forebay.errors import SourceError
-from forebay_delta.actions import Metadata, Protocol, digest_of
+import pyarrow as pa
+
+from forebay.errors import ConfigError, SourceError
+from forebay_delta.actions import Commit, Metadata, Protocol, digest_of
 from forebay_delta.changes import Changes, ChangeType, Scan, scans_of, snapshot_scan
-from forebay_delta.errors import BrokenTable, TableReplaced, VersionGone
+from forebay_delta.errors import BrokenTable, ChangeRefused, TableReplaced, VersionGone
 from forebay_delta.evolution import SchemaPolicy, schema_after
 from forebay_delta.filters import Filter
 from forebay_delta.log import DeltaLog, commit_path
@@ -39,10 +41,12 @@ class Rules:
     change_types: tuple[ChangeType, ...]
     schema: SchemaPolicy
     accept_schema: int | None
+    accept_change: int | None
     columns: tuple[str, ...] | None
     filter: Any
     """As ``Filter.parse`` takes it; None for all rows."""
     lengths: Mapping[str, int]
+    event_time: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +70,15 @@ class View:
         Raises:
             ConfigError: a column or the filter does not fit the schema.
         """
-        rows = None if rules.filter is None else Filter.parse(rules.filter, metadata)
-        given = partial(
-            Projection, metadata, columns=rules.columns, filter=rows, lengths=rules.lengths
-        )
-        projection = given()
+        try:
+            rows = None if rules.filter is None else Filter.parse(rules.filter, metadata)
+            given = partial(
+                Projection, metadata, columns=rules.columns, filter=rows, lengths=rules.lengths
+            )
+            projection = given()
+            _check_event_time(rules.event_time, projection)
+        except ConfigError as e:
+            raise ConfigError(f"{rules.uri}: {e}") from e
         return cls(
             version=version,
             protocol=protocol,
@@ -171,20 +179,29 @@ class Tail:
             self._check_same_table()
         if commit.protocol is not None or commit.metadata is not None:
             self._adopt(commit.protocol, commit.metadata)
-        rules = self._rules
-        scans = scans_of(
-            commit,
-            rules.changes,
-            rules.change_types,
-            rules.uri,
-            writes_feed=_writes_feed(self._configuration),
-        )
+        scans = self._scans(commit)
         planned = Planned(version=self.version, snapshot=False, view=self.view, scans=iter(scans))
         self._misses = 0
         self._known = self.version
         self.version += 1
         self._digest, self._found_at = commit.digest, time.monotonic()
         return planned
+
+    def _scans(self, commit: Commit) -> Sequence[Scan]:
+        """The files that a commit gives; none where the user chose to go past it."""
+        rules = self._rules
+        try:
+            return scans_of(
+                commit,
+                rules.changes,
+                rules.change_types,
+                rules.uri,
+                writes_feed=_writes_feed(self._configuration),
+            )
+        except ChangeRefused:
+            if rules.accept_change is None or commit.version > rules.accept_change:
+                raise
+            return ()
 
     def skip_to(self, version: int) -> None:
         """Go on at this version; what the commits before it said of the schema counts.
@@ -286,6 +303,21 @@ class Tail:
 
     def _replaced(self, found: str) -> TableReplaced:
         return replaced(self._split, self.view.metadata.id, found)
+
+
+def _check_event_time(name: str | None, projection: Projection) -> None:
+    """Refuse a column of event times that is none."""
+    if name is None:
+        return
+    if name not in projection.schema.names:
+        listed = ", ".join(projection.schema.names)
+        raise ConfigError(f"event_time: there is no column {name!r}. The columns are: {listed}")
+    kind = projection.schema.field(name).type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
+        raise ConfigError(
+            f"event_time: column {name!r} is {kind}; a timestamp, or whole milliseconds since the "
+            "epoch, is needed"
+        )
 
 
 def _writes_feed(configuration: Mapping[str, str]) -> bool:
