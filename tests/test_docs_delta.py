@@ -34,22 +34,6 @@ def blocks(language: str, text: str = PAGE) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the table that the page reads: two appends, an update, an append."""
-    monkeypatch.chdir(tmp_path)
-    for first in (0, 3000):
-        write_deltalake(
-            "events",
-            events(range(first, first + 3000)),
-            mode="append",
-            configuration={"delta.enableChangeDataFeed": "true"},
-        )
-    DeltaTable("events").update({"label": "1"}, predicate="id < 3")
-    write_deltalake("events", events(range(6000, 6100)), mode="append")
-    return tmp_path
-
-
 def events(ids: range) -> pa.Table:
     n = len(ids)
     return pa.table(
@@ -63,7 +47,8 @@ def events(ids: range) -> pa.Table:
     )
 
 
-def test_the_code_of_the_page_runs(folder: Path) -> None:
+def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     shapes = []
 
     def train_step(batch: Any) -> None:
@@ -80,7 +65,7 @@ def test_the_code_of_the_page_runs(folder: Path) -> None:
         with suppress(Enough):
             exec(compile(block, "docs/delta.md", "exec"), names)
     assert shapes == [(256, 4)] * 2
-    assert "data" in torch.load(folder / "run.pt")
+    assert "data" in torch.load(tmp_path / "run.pt")
     assert len(blocks("python")) >= 8
 
 
