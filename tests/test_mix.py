@@ -518,6 +518,28 @@ def test_members_are_read_as_the_stages_use_them_so_that_the_window_holds_all_of
     assert CountedReader.beyond < 0.2 * CountedReader.polls
 
 
+class OwnSplitsOnly(MemorySource):
+    """Its reader refuses to pause what is not its own, as that of a topic does."""
+
+    def open(self, positions: Any, owns: Any) -> MemoryReader:
+        reader = super().open(positions, owns)
+        reader.__class__ = OwnSplitsOnlyReader
+        return reader
+
+
+class OwnSplitsOnlyReader(MemoryReader):
+    def pause(self, splits: Any) -> None:
+        assert set(splits) <= self.positions().keys()
+        super().pause(splits)
+
+
+def test_a_member_is_asked_to_pause_its_own_splits_only() -> None:
+    live = OwnSplitsOnly({"live/0": list(range(300)), "live/1": list(range(300))}, slice_rows=20)
+    replay = OwnSplitsOnly({"replay/0": list(range(-600, 0))}, slice_rows=20)
+    mixed = mix({"live": live, "replay": replay}, {"live": 1, "replay": 1}, when_dry="others")
+    assert counts(rows(loader(mixed, max_bytes=2_000))) == {"live": 600, "replay": 600}
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_an_error_of_one_member_is_raised_after_its_good_rows_and_closes_the_others(
     order: str,

@@ -138,7 +138,8 @@ class _Member:
         return s
 
     def pause(self, splits: Collection[str]) -> None:
-        self.reader.pause(splits)
+        # A reader may refuse names that are not its own, as that of a topic does.
+        self.reader.pause(self._at.keys() & splits)
         self._paused_splits = splits
         self.paused = bool(splits) and self._at.keys() <= set(splits)
         if self.paused:
