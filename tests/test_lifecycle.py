@@ -207,10 +207,11 @@ def test_a_loader_that_was_not_started_can_be_pickled_and_a_running_one_cannot()
             pickle.dumps(running)
 
 
-def test_a_rank_without_splits_is_told_so() -> None:
-    with pytest.raises(ConfigError, match="none of the source's 1 splits"):
-        for rank in range(2):
-            next(iter(loader(rank=rank, world_size=2)))
+@pytest.mark.parametrize("rank", range(4))
+def test_more_ranks_than_splits_are_refused_on_every_rank(rank: int) -> None:
+    with pytest.raises(ConfigError, match="none of the source's 1 splits") as e:
+        next(iter(loader(rank=rank, world_size=4)))
+    assert "for a Delta table, shards=4" in str(e.value)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +224,9 @@ def test_a_rank_without_splits_is_told_so() -> None:
         ({"workers": 0}, "workers must be"),
         ({"prefetsch": 2}, "no option 'prefetsch'; did you mean 'prefetch'?"),
         ({"rank": 1}, "both rank and world_size"),
+        ({"rank": -1, "world_size": 4}, "rank must be 0 to world_size - 1 (3), not -1"),
+        ({"rank": 4, "world_size": 4}, "rank must be 0 to world_size - 1 (3), not 4"),
+        ({"rank": 0, "world_size": 0}, "world_size must be a positive integer, not 0"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_starts(

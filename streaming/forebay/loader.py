@@ -9,7 +9,7 @@ import time
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -28,7 +28,7 @@ from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, State
 from forebay.intake import Intake, Slices
 from forebay.merge import Merge
 from forebay.mixing import Mix, mix_in
-from forebay.options import LoaderOptions, LoaderStats, StateOf
+from forebay.options import LoaderOptions, LoaderStats, StateOf, check_rank
 from forebay.prefetch import Prefetcher, Ready
 from forebay.recording import RecordedSource
 from forebay.rng import RowRandom, Run
@@ -275,11 +275,7 @@ class Loader(IterableDataset[Batch]):
             return split.owner(world_size) == rank
 
         known = {s.id: s for s in self._source.splits()}
-        if not any(map(owns, known.values())):
-            raise ConfigError(
-                f"rank {rank} of {world_size} would own none of the source's {len(known)} splits "
-                f"({', '.join(list(known)[:3])} …). Use at most as many ranks as splits."
-            )
+        _check_each_owns(known.values(), rank, world_size)
         self._state = self._state.only(lambda k: k not in known or owns(known[k]))
         if self._state.splits:
             at = ", ".join(f"{k}@{p.low}" for k, p in sorted(self._state.splits.items()))
@@ -568,6 +564,25 @@ def _rank_of(options: LoaderOptions) -> tuple[int, int]:
         rank, world_size = dist.get_rank(), dist.get_world_size()
     else:
         rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if not 0 <= rank < world_size:
-        raise ConfigError(f"rank {rank} is not below world_size {world_size}")
+    check_rank(rank, world_size)
     return rank, world_size
+
+
+def _check_each_owns(splits: Collection[Split], rank: int, world_size: int) -> None:
+    """Refuse a job in which some rank would own nothing, on every rank alike: were it refused on
+    that rank alone, the others would go on and train without it.
+
+    Raises:
+        ConfigError: names a rank that would own nothing, and ways out.
+    """
+    idle = set(range(world_size)) - {s.owner(world_size) for s in splits}
+    if not idle:
+        return
+    first = rank if rank in idle else min(idle)
+    ids = [s.id for s in splits]
+    named = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
+    raise ConfigError(
+        f"rank {first} of {world_size} would own none of the source's {len(ids)} splits "
+        f"({named}). Use at most as many ranks as splits, or make more splits: for a Delta table, "
+        f"shards={world_size}; for a topic, more partitions."
+    )

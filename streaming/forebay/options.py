@@ -66,6 +66,8 @@ class LoaderOptions:
                 _check_positive(name, getattr(self, name))
         if (self.rank is None) != (self.world_size is None):
             raise ConfigError("give both rank and world_size, or neither")
+        if self.rank is not None and self.world_size is not None:
+            check_rank(self.rank, self.world_size)
         self.autoscaling()
         if isinstance(self.engine, str) and self.engine not in ENGINES.names():
             raise ConfigError(ENGINES.unknown(self.engine))
@@ -119,6 +121,18 @@ class LoaderStats:
     """From the median event time of the last batch to the moment it was yielded."""
     workers: int
     passes: int
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    """Refuse a rank that is none of ``world_size``.
+
+    Raises:
+        ConfigError: says which are.
+    """
+    _check_positive("world_size", world_size)
+    whole = isinstance(rank, int) and not isinstance(rank, bool)
+    if not whole or not 0 <= rank < world_size:
+        raise ConfigError(f"rank must be 0 to world_size - 1 ({world_size - 1}), not {rank!r}")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
