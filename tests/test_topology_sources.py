@@ -113,6 +113,11 @@ def test_what_is_wrong_with_the_mix_is_told_as_of_any_source(
     assert words in "\n".join(problems(tmp_path, MIX.replace(old, new)))
 
 
+def test_a_wrong_weight_is_told_where_it_stands(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, MIX.replace("replay: 1}", "reply: 1}"))
+    assert ": source.weights.reply: " in found
+
+
 def test_sources_must_be_a_mapping_and_a_missing_one_is_named(tmp_path: Path) -> None:
     assert problems(tmp_path, "source: {type: mix, sources: [1], weights: {}}\nbatch: 1") == [
         "1: source.sources: must be a mapping of names to sources, not a list"

@@ -14,7 +14,7 @@ import collections.abc as abc
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from datetime import datetime
 from importlib import import_module
@@ -364,21 +364,24 @@ def _way_out(node: Node, hint: Any, path: str) -> str:
 
 
 def _blamed(node: Node, path: str, message: str) -> tuple[Any, str]:
-    """The place and path of the deepest key that a message names."""
+    """The place and path of the deepest key that a message names; of several, the first named."""
+    named = sorted(_named(node, path, message, 0), key=lambda found: found[:2])
+    return named[0][2:] if named else (node.place, path)
+
+
+def _named(node: Node, path: str, message: str, depth: int) -> Iterator[tuple[int, int, Any, str]]:
+    """All keys that a message names: less their depth, where in the message, place, path."""
     for key, value in node.mapping().items():
+        here = joined(path, key)
+        if (at := _mention(message, key)) is not None:
+            yield -depth, at, node.key_places[key], here
         if value.is_mapping:
-            at, deeper = _blamed(value, joined(path, key), message)
-            if deeper != joined(path, key):
-                return at, deeper
-        if _names(message, key):
-            return node.key_places[key], joined(path, key)
-    return node.place, path
+            yield from _named(value, here, message, depth + 1)
 
 
-def _names(message: str, key: str) -> bool:
-    """Whether a message is about this key: in quotes, or as a word that is no common one."""
-    if re.search(rf"['\"]{re.escape(key)}['\"]", message):
-        return True
-    return (
-        len(key) > 2 and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", message) is not None
-    )
+def _mention(message: str, key: str) -> int | None:
+    """Where a message names this key: in quotes, or as a word that is no common one."""
+    found = re.search(rf"['\"]{re.escape(key)}['\"]", message)
+    if found is None and len(key) > 2:
+        found = re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", message)
+    return None if found is None else found.start()
