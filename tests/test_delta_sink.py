@@ -287,6 +287,17 @@ def test_the_command_line_lists_shows_replays_and_removes(shop: Workshop) -> Non
     assert shop.forebay("dlq", "ls", file, "--json").events[0]["letters"] == 0
 
 
+@pytest.mark.parametrize("form", ["{}", "delta:{}"])
+def test_the_command_line_takes_the_table_itself(shop: Workshop, form: str) -> None:
+    sink = DeltaSink(str(shop.folder / "table"))
+    sink.write([letter(1), letter(2)])
+    sink.close()
+    where = form.format(shop.folder / "table")
+    with shop.start("dlq", "ls", where) as listed:
+        out, err = listed.communicate(timeout=60)
+    assert (out.splitlines()[:1], err) == (["2 dead letters"], "")
+
+
 def test_letters_are_sent_on_to_a_table_by_its_address(shop: Workshop) -> None:
     old = FolderSink(shop.folder / "old")
     old.write([letter(1), letter(2, value=None)])

@@ -125,6 +125,10 @@ class FolderSink:
         self._files += 1
         self._records, self._bytes = [], 0
 
+    def files(self) -> Sequence[Path]:
+        """The files of dead letters in the folder, oldest first."""
+        return _files(self.path)
+
     def letters(self) -> Iterator[Letter]:
         """The letters in the folder, as ``read_letters``."""
         return read_letters(self.path)

@@ -19,7 +19,7 @@ from forebay.errors import ConfigError
 from forebay.letterbox import FolderSink, to_json_row, to_record
 from forebay.replay import ReadableSink, readable, remove, send
 from forebay.replay import replay as replay_letters
-from forebay.topology import load_sink, load_target
+from forebay.topology import SINKS, load_sink, load_target, sink_named
 
 _PREVIEW_BYTES = 256
 _MOST_GROUPS = 20
@@ -57,8 +57,8 @@ def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
 def dlq() -> None:
     """Look at dead letters, and run them again.
 
-    WHERE is a folder of dead letters, or a topology file, whose section dead_letters then says
-    where they are.
+    WHERE is a folder of dead letters, a Delta table of them (a folder, or delta:ADDRESS), or a
+    topology file, whose section dead_letters then says where they are.
     """
 
 
@@ -77,7 +77,7 @@ def list_letters(options: Options, /, where: str, limit: int, **selection: str |
             rows.append(letter)
     total = groups.total()
     counted = [{"stage": s, "reason": r, "count": n} for (s, r), n in groups.most_common()]
-    lines = [f"{total:,} dead letters"]
+    lines = ["1 dead letter" if total == 1 else f"{total:,} dead letters"]
     lines += [f"{g['count']:>9,}  {g['stage']}: {g['reason']}" for g in counted[:_MOST_GROUPS]]
     if len(counted) > _MOST_GROUPS:
         lines.append(f"           and {len(counted) - _MOST_GROUPS:,} other reasons")
@@ -145,7 +145,7 @@ def replay(
     for letter, reason in outcome.failed:
         options.emit(
             {**_row(letter), "event": "still_fails", "reason": reason},
-            f"still fails: {_address(letter)} {letter.failure.stage}: {reason}",
+            f"still fails: {_address(letter)} {reason}",  # which names the stage of today
         )
     passed, failed = len(outcome.passed), len(outcome.failed)
     done = [f"{passed:,} of {passed + failed:,} dead letters pass now"]
@@ -171,21 +171,45 @@ def _settings(pairs: Sequence[str]) -> dict[str, str] | None:
 
 
 def sink_at(where: str) -> ReadableSink:
-    """The sink at a folder, or in a topology file.
+    """The sink at a folder, at TYPE:ADDRESS, or in a topology file.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: there is none of them, or the folder is none of dead letters.
     """
     path = Path(where)
     if path.is_dir():
-        return FolderSink(path)
+        return _in_folder(path)
     if not path.exists():
-        raise ConfigError(f"there is no folder of dead letters and no topology file at {where}")
+        kind, colon, address = where.partition(":")
+        if colon and kind in SINKS.names():
+            return readable(sink_named(kind, address))
+        raise ConfigError(
+            f"there is no folder of dead letters and no topology file at {where}; a table is "
+            "named as delta:ADDRESS"
+        )
     importable_from(where)
     sink = load_sink(where)
     if sink is None:
         raise ConfigError(f"the topology {where} has no section 'dead_letters'")
     return readable(sink)
+
+
+def _in_folder(path: Path) -> ReadableSink:
+    """The sink of a folder that is there: of dead letters, or a table.
+
+    A folder of anything else is refused. To say that it holds no dead letters would be true, and
+    would be taken for good news.
+    """
+    if (path / "_delta_log").is_dir():
+        return readable(sink_named("delta", str(path)))
+    sink = FolderSink(path)
+    others = sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
+    if others and not sink.files():
+        raise ConfigError(
+            f"{path} is no folder of dead letters: it has no file letters-*, but {others[0]!r}. "
+            "Name the folder of letters, the table (delta:ADDRESS), or the topology file."
+        )
+    return sink
 
 
 def letters_at(where: str) -> Iterator[Letter]:

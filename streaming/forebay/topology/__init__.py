@@ -40,6 +40,7 @@ __all__ = [
     "load_sink",
     "load_target",
     "redacted",
+    "sink_named",
 ]
 
 SOURCES = Plugins("forebay.sources", "source type", {"chain": chain, "mix": mix})
@@ -77,6 +78,23 @@ def load_sink(
     problems = Problems()
     sink = Builder(root, problems, SOURCES, sinks).sink()
     problems.stop_if_any()
+    return sink
+
+
+def sink_named(kind: str, address: str, *, sinks: Plugins = SINKS) -> Sink:
+    """The sink of a type, at the first thing that the type asks for: a folder, a table.
+
+    Raises:
+        ConfigError: there is no such type, or it wants more than an address.
+    """
+    make = sinks.load(kind)
+    first, *others = parameters(make).known.items()
+    if wants := [name for name, p in others if p.required]:
+        raise ConfigError(
+            f"{kind}:{address} does not say all that this type wants ({', '.join(wants)}): give a "
+            "topology file with it in the section 'dead_letters'"
+        )
+    sink: Sink = make(**{first[0]: address})
     return sink
 
 
