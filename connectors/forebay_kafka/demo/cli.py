@@ -56,8 +56,8 @@ def _closing(e: Ending) -> Rows:
         ("repeated", f"{e.repeated:,}"),
         ("trainer killed (SIGKILL)", f"{e.kills}x"),
         None,
-        ("pictures a second, loop by hand", f"{e.images_per_second_by_hand:,.0f}"),
-        ("pictures a second, forebay", number(e.images_per_second, ",.0f")),
+        # Not the pictures a second: the two did not run side by side, and on a busy machine their
+        # rates tell what else ran meanwhile. Each share is one of the loop's own time.
         ("starvation, loop by hand", f"{e.starvation_by_hand:.0%}"),
         ("starvation, forebay", number(e.starvation, ".0%")),
         None,
