@@ -117,7 +117,7 @@ def test_a_signal_on_an_idle_topic_saves_the_position_and_exits_with_0(
     file.write_text(file.read_text().replace("until: latest", "").replace("batch: 4", "batch: 1"))
     with shop.start("run", file, "--json", "--interval", "0.1") as run:
         assert run.stdout is not None
-        next(line for line in run.stdout if json.loads(line)["rows"] == 1)
+        next(line for line in run.stdout if json.loads(line).get("rows") == 1)
         run.send_signal(signal.SIGTERM)
         _, err = run.communicate(timeout=20)
     assert run.returncode == 0, err

@@ -118,6 +118,15 @@ def test_json_lines_hold_null_for_what_is_unknown() -> None:
     assert tick["lag_records"] is tick["freshness_seconds"] is tick["rows_per_second"] is None
 
 
+@pytest.mark.parametrize("style", ["lines", "json", "table"])
+def test_the_summary_says_how_the_run_ended(style: Style) -> None:
+    progress, out = progress_of(Recorded(BUSY), style, TurnableClock())
+    progress.start()
+    progress.stop("failed")
+    last = out.getvalue().splitlines()[-1]
+    assert '"outcome": "failed"' in last if style == "json" else "failed, records 2,560" in last
+
+
 def test_on_a_terminal_a_table_renews_itself() -> None:
     progress, out = progress_of(Recorded(BUSY, {"a": 7}), "table", TurnableClock())
     progress.start()

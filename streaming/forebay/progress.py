@@ -21,6 +21,8 @@ from forebay.options import LoaderStats
 
 UNKNOWN = "–"  # noqa: RUF001
 Style: TypeAlias = Literal["table", "lines", "json"]
+Outcome: TypeAlias = Literal["done", "stopped", "failed"]
+"""How a run ended: at the end of its data or of its training, by a signal, or by an error."""
 
 
 class Observed(Protocol):
@@ -108,11 +110,11 @@ def line(r: Reading) -> str:
     return ", ".join(f"{label} {value}" for label, value in shown(r).items())
 
 
-def summary(r: Reading, seconds: float) -> str:
+def summary(r: Reading, seconds: float, outcome: Outcome = "done") -> str:
     """The reading of a whole run as one line: without what only a running loader has."""
     words = shown(r)
     kept = ("records", "records/s", "batches", "starved", "dead letters")
-    return ", ".join(["done", *(f"{label} {words[label]}" for label in kept), f"{seconds:,.1f} s"])
+    return ", ".join([outcome, *(f"{label} {words[label]}" for label in kept), f"{seconds:,.1f} s"])
 
 
 def table(r: Reading) -> Table:
@@ -166,7 +168,7 @@ class Progress:
             self._thread = threading.Thread(target=self._lines, name="forebay-progress")
             self._thread.start()
 
-    def stop(self) -> Reading:
+    def stop(self, outcome: Outcome = "done") -> Reading:
         """End showing; the reading over the whole time, which is shown as a summary."""
         self._stopped.set()
         if self._thread is not None:
@@ -174,7 +176,7 @@ class Progress:
         if self._live is not None:
             self._live.stop()
         whole = reading(None, self._sample(), has_trainer=self._has_trainer)
-        self._show("summary", whole)
+        self._sum_up(whole, outcome)
         return whole
 
     def _lines(self) -> None:
@@ -183,7 +185,7 @@ class Progress:
 
     def tick(self) -> None:
         """Show what happened since the last tick."""
-        self._show("progress", self._next_reading())
+        self._show(self._next_reading())
 
     def _renewed(self) -> Table:
         """The table; its rates over at least a second, as shorter ones only flicker."""
@@ -201,16 +203,24 @@ class Progress:
     def _sample(self) -> Sample:
         return Sample(at=self._clock(), stats=self._loader.stats(), lag=dict(self._loader.lag()))
 
-    def _show(self, event: str, r: Reading) -> None:
+    def _show(self, r: Reading) -> None:
         if self._style == "json":
-            self._console.out(json.dumps(self._event(event, r)), highlight=False)
-        elif event == "summary":
-            self._console.out(summary(r, self._loader.stats().seconds), highlight=False)
+            self._print(json.dumps({"event": "progress", **self._figures(r)}))
         elif self._style == "lines":
-            self._console.out(line(r), highlight=False)
+            self._print(line(r))
 
-    def _event(self, event: str, r: Reading) -> dict[str, Any]:
-        return {"event": event, **asdict(r), "seconds": self._loader.stats().seconds}
+    def _sum_up(self, r: Reading, outcome: Outcome) -> None:
+        if self._style == "json":
+            event = {"event": "summary", "outcome": outcome, **self._figures(r)}
+            self._print(json.dumps(event))
+        else:
+            self._print(summary(r, self._loader.stats().seconds, outcome))
+
+    def _figures(self, r: Reading) -> dict[str, Any]:
+        return {**asdict(r), "seconds": self._loader.stats().seconds}
+
+    def _print(self, text: str) -> None:
+        self._console.out(text, highlight=False)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -136,6 +136,8 @@ class TrainingLoader(IterableDataset[Batch]):
         self._in_step = False
         self.batches = 0
         """Batches given so far."""
+        self.error: Exception | None = None
+        """What ended the loop: an error of the source, of a stage, of the loader; not of a step."""
 
     def __iter__(self) -> Iterator[Batch]:
         return _Batches(self, iter(self._loader))
@@ -192,6 +194,11 @@ class TrainingLoader(IterableDataset[Batch]):
         except Stop:
             # A batch that may just have come is not committed: it comes again after a resume.
             raise StopIteration from None
+        except StopIteration:
+            raise
+        except Exception as e:
+            self.error = e
+            raise
         self._in_step = True
         self.batches += 1
         return batch

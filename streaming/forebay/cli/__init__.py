@@ -16,6 +16,7 @@ from importlib.metadata import version
 import click
 
 from forebay.cli.common import Options
+from forebay.cli.early import EARLY
 from forebay.cli.exits import OK, tell
 from forebay.cli.group import LazyGroup
 
@@ -31,7 +32,10 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
-    code = invoke(sys.argv[1:] if args is None else args)
+    args = sys.argv[1:] if args is None else args
+    if args[:1] == ["run"]:
+        EARLY.arm(as_json="--json" in args)
+    code = invoke(args)
     # The interpreter's last collections walk through all of torch: a second and more on a busy
     # machine, in which a scheduler's patience ends. What is frozen is not walked through.
     gc.freeze()

@@ -58,6 +58,22 @@ def read_topology(options: Options, path: str) -> Topology:
     return loaded
 
 
+def described(loaded: Topology) -> dict[str, Any]:
+    """What the file says, without any value that could be a secret."""
+    pipeline = loaded.pipeline
+    assert pipeline.batching is not None
+    return {
+        "topology": loaded.file,
+        "name": loaded.name,
+        "source": type(pipeline.source).__name__,
+        "stages": [s.name for s in pipeline.stages],
+        "batch": pipeline.batching.size,
+        "dead_letters": type(pipeline.sink).__name__ if pipeline.sink else None,
+        "train": getattr(loaded.train.function, "__name__", None) if loaded.train else None,
+        "checkpoint": str(loaded.checkpoint.path) if loaded.checkpoint else None,
+    }
+
+
 def importable_from(path: str) -> None:
     """Let modules beside the file, and in the working directory, be imported."""
     for folder in (str(Path.cwd()), str(Path(path).absolute().parent)):

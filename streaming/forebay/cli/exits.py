@@ -75,7 +75,9 @@ def tell(error: BaseException, *, as_json: bool, debug: bool, secrets: Iterable[
         message += "\nThis is a bug of Forebay's: please report it with the lines above."
     if isinstance(error, TopologyError):
         # Each problem begins with file:line:column, where editors look for it.
-        click.echo(f"{message}\nerror: {len(error.problems)} problems in the topology", err=True)
+        n = len(error.problems)
+        problems = "1 problem" if n == 1 else f"{n} problems"
+        click.echo(f"{message}\nerror: {problems} in the topology", err=True)
     else:
         click.echo(f"error: {message}", err=True)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,12 +12,21 @@ import click
 from rich.console import Console
 
 from forebay import checkpoint
-from forebay.cli.common import Options, common_options, read_topology, set_up_logging
+from forebay.cli.common import (
+    Options,
+    common_options,
+    described,
+    read_topology,
+    set_up_logging,
+)
+from forebay.cli.early import EARLY
 from forebay.cli.exits import UserCodeError
 from forebay.errors import ForebayError
-from forebay.progress import Progress, Style
+from forebay.progress import Outcome, Progress, Style
 from forebay.topology import Topology
 from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
+
+_log = logging.getLogger("forebay")
 
 
 @click.command()
@@ -55,6 +65,7 @@ def run(
 
     With a checkpoint it goes on where the last run ended. SIGTERM or Ctrl-C end it in order:
     nothing more is read, the position is saved, the exit code is 0. A second one ends it at once.
+    The position is saved, too, when the source or a stage ends the run with an error.
     """
     loaded = read_topology(options, topology)
     set_up_logging(options)
@@ -62,15 +73,17 @@ def run(
     saved = ""
     try:
         with ExitStack() as stack:
+            stack.enter_context(stopper)
+            EARLY.hand_over()
             if loaded.checkpoint is not None:
                 stack.enter_context(checkpoint.exclusive(loaded.checkpoint.path))
-            stack.enter_context(stopper)
             job = Job(loaded, stopper, batches, record_trace)
             stack.callback(job.loader.close)
             job.resume()
             saved = job.saved()
-            stack.enter_context(_progress(job, options, interval))
-            job.run()
+            _say_what_begins(loaded, job, options)
+            with _progress(job, stopper, options, interval):
+                job.run()
     except Stop:
         pass  # before the first batch was asked for: there is nothing to save
     if stopper.signal is not None:
@@ -78,9 +91,19 @@ def run(
         options.emit(event, f"stopped by {stopper.signal.name}{saved}")
 
 
+def _say_what_begins(loaded: Topology, job: Job, options: Options) -> None:
+    """The first line, before anything is read: a source may take long to give its first batch."""
+    what = described(loaded)
+    event = {"event": "started", **what, "resumed": job.resumed}
+    path = " -> ".join([what["source"], *what["stages"], f"batches of {what['batch']}"])
+    begin = f", goes on from {what['checkpoint']}" if job.resumed else ""
+    options.emit(event, f"reading {loaded.file}: {path}{begin}")
+    sys.stdout.flush()
+
+
 @contextmanager
-def _progress(job: Job, options: Options, interval: float) -> Iterator[None]:
-    """Show progress while it runs, and a summary in the end."""
+def _progress(job: Job, stopper: Stopper, options: Options, interval: float) -> Iterator[None]:
+    """Show progress while it runs, and a summary in the end that says how it ended."""
     progress = Progress(
         job.loader,
         Console(),
@@ -89,10 +112,16 @@ def _progress(job: Job, options: Options, interval: float) -> Iterator[None]:
         has_trainer=job.has_trainer,
     )
     progress.start()
+    outcome: Outcome = "done"
     try:
         yield
+    except Exception:
+        outcome = "failed"
+        raise
     finally:
-        progress.stop()
+        progress.stop(outcome if stopper.signal is None else "stopped")
+        if job.saved_after_error:
+            options.emit({"event": "saved"}, f"what was delivered is saved{job.saved()}")
 
 
 class Job:
@@ -106,6 +135,10 @@ class Job:
         record_trace: str | None = None,
     ) -> None:
         self._topology, self._stopper = topology, stopper
+        self.resumed = False
+        """Whether it goes on from a checkpoint of ours."""
+        self.saved_after_error = False
+        """Whether an error ended it, and the position was saved nevertheless."""
         commits = topology.loader_options.get("state_of") == "committed"
         recorded = {} if record_trace is None else {"record_trace": record_trace}
         self.loader = TrainingLoader(
@@ -134,15 +167,24 @@ class Job:
             state = checkpoint.load(path, run=self._topology.name)
             if state is not None:
                 self.loader.load_state_dict(state)
+                self.resumed = True
 
     def run(self) -> None:
-        """Train or drain until the data ends or the run is to stop, then save the position."""
+        """Train or drain until the data ends or the run is to stop, then save the position.
+
+        An error of the source or of a stage leaves a position, too: that behind the last step.
+        Not so one of the training function, whose last step is in doubt.
+        """
         try:
             self._train() if self._topology.train else self._drain()
             self._stopper.finish()
         except Stop:
             self._stopper.finish()
             self.loader.abandon_step()
+        except Exception:
+            self._stopper.finish()
+            self._save_what_was_delivered()
+            raise
         if self._saves_position:
             self._save()
 
@@ -169,6 +211,22 @@ class Job:
         kept = self._topology.checkpoint
         if kept is not None and self._saves_position and batches % kept.every == 0:
             self._save()
+
+    def _save_what_was_delivered(self) -> None:
+        """Save the position after an error, where it is not the training function's.
+
+        A run that was given nothing has nothing to save: started again and again by a scheduler
+        it must not replace the checkpoint before by a copy of the newest.
+        """
+        failed_in_loader = self.loader.error is not None
+        if not (self._saves_position and failed_in_loader and self.loader.batches):
+            return
+        try:
+            self._save()
+        except ForebayError as e:  # the error that ended the run is told, this one comes of it
+            _log.error("the position could not be saved: %s", e)
+        else:
+            self.saved_after_error = True
 
     def _save(self) -> None:
         kept = self._topology.checkpoint

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
-from forebay.cli.common import Options, common_options, read_topology
-from forebay.topology import SINKS, SOURCES, Topology, json_schema
+from forebay.cli.common import Options, common_options, described, read_topology
+from forebay.topology import SINKS, SOURCES, json_schema
 
 
 @click.command()
@@ -21,7 +20,7 @@ def validate(options: Options, topology: str) -> None:
     Every problem is told with its line. Exit code 0: it can be run; 2: it cannot.
     """
     loaded = read_topology(options, topology)
-    what = _described(loaded)
+    what = described(loaded)
     stages = " -> ".join([what["source"], *what["stages"], f"batches of {what['batch']}"])
     options.emit({"event": "valid", **what}, f"{topology} is valid: {stages}")
 
@@ -36,19 +35,3 @@ def schema(options: Options) -> None:
     """
     made = json_schema(SOURCES, SINKS)
     click.echo(json.dumps(made, indent=None if options.json else 2, ensure_ascii=False))
-
-
-def _described(loaded: Topology) -> dict[str, Any]:
-    """What the file says, without any value that could be a secret."""
-    pipeline = loaded.pipeline
-    assert pipeline.batching is not None
-    return {
-        "topology": loaded.file,
-        "name": loaded.name,
-        "source": type(pipeline.source).__name__,
-        "stages": [s.name for s in pipeline.stages],
-        "batch": pipeline.batching.size,
-        "dead_letters": type(pipeline.sink).__name__ if pipeline.sink else None,
-        "train": getattr(loaded.train.function, "__name__", None) if loaded.train else None,
-        "checkpoint": str(loaded.checkpoint.path) if loaded.checkpoint else None,
-    }
