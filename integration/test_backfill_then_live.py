@@ -89,7 +89,7 @@ def filled(broker: Broker, topic: str, table: Path, first: int, count: int) -> i
                     "timestamp": m.timestamp()[1],
                     "value": m.value(),
                 }
-                for m in read_to_end(consumer).messages[:count]
+                for m in read_to_end(consumer, count).messages
             ]
     rows.sort(key=lambda row: row["offset"])
     for i in range(0, len(rows), 70):

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +39,8 @@ pytestmark = [
 PARTITIONS = 3
 ROUNDS = 6
 VICTIMS: list[Literal["Reading", "MapWorker"]] = ["Reading", "MapWorker"]
-SPAWN = mp.get_context("forkserver")
+# Not the fork server of other tests: its environment is from before the cluster, without its token.
+SPAWN = mp.get_context("spawn")
 
 
 @pytest.fixture
@@ -57,13 +58,13 @@ def more(bootstrap: str, topic: str, first: int, count: int) -> int:
     return first + count
 
 
-def started(task: Task) -> ForkServerProcess:
+def started(task: Task) -> SpawnProcess:
     process = SPAWN.Process(target=kill_trainer.run, args=(task,))
     process.start()
     return process
 
 
-def wait_until(true: Callable[[], Any], process: ForkServerProcess) -> Any:
+def wait_until(true: Callable[[], Any], process: SpawnProcess) -> Any:
     """Wait for something that a living trainer brings about."""
     while not (value := true()):
         process.join(0.05)

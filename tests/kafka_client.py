@@ -97,8 +97,11 @@ def reader(
         consumer.close()
 
 
-def read_to_end(consumer: Consumer) -> Read:
-    """Poll until the end of the partition is reported, or an error is."""
+def read_to_end(consumer: Consumer, most: int | None = None) -> Read:
+    """Poll until the end of the partition is reported, or an error is.
+
+    Or until there are ``most`` messages: a topic that others write to may never end.
+    """
     read = Read()
     deadline = time.monotonic() + GIVE_UP_SECONDS
     while time.monotonic() < deadline:
@@ -108,12 +111,15 @@ def read_to_end(consumer: Consumer) -> Read:
         error = message.error()
         if error is None:
             read.messages.append(message)
+            if len(read.messages) == most:
+                return read
         elif error.code() == KafkaError._PARTITION_EOF:
             return read
         else:
             read.error = error
             return read
-    raise AssertionError(f"no end of partition in {GIVE_UP_SECONDS:.0f} s: {read}")
+    got = len(read.messages)
+    raise AssertionError(f"no end of partition in {GIVE_UP_SECONDS:.0f} s, {got} messages")
 
 
 def read_all(bootstrap: str, topic: str, offset: int = OFFSET_BEGINNING, **settings: Any) -> Read:
