@@ -124,6 +124,7 @@ class DeltaReader:
         self._failure: SourceError | None = None
         self._poll_at = 0.0
         self._snapshot_ends: Mapping[str, int] | None = None
+        self._newest_paths: tuple[int, frozenset[str]] | None = None
         self._stats = DeltaStats()
         self._closed = False
 
@@ -276,9 +277,12 @@ class DeltaReader:
     def _newest_with(self, step: Step) -> int | None:
         """The newest version if it still has the file: then beginning anew meets the same gap."""
         assert step.scan is not None
-        snapshot = self._log.snapshot()
-        there = any(f.path == step.scan.file.path for f in snapshot.files)
-        return snapshot.version if there else None
+        newest = self._log.latest_version()
+        if self._newest_paths is None or self._newest_paths[0] != newest:
+            # Kept, for where one file was vacuumed mostly many were.
+            files = self._log.snapshot(newest).files
+            self._newest_paths = newest, frozenset(f.path for f in files)
+        return newest if step.scan.file.path in self._newest_paths[1] else None
 
     def _file_gone(self, lane: Lane, step: Step, newest: int | None) -> DataFileGone:
         assert step.scan is not None
