@@ -64,8 +64,23 @@ class StartsAt(Protocol):
         """The same source, whose splits begin at their first record of this time or later."""
 
 
+class _Uncut:
+    """What a hand-over leaves as it is that goes by offsets: they alone cut the two apart."""
+
+    __slots__ = ()
+
+    def history_part(self, s: Slice) -> Slice:
+        return s
+
+    def live_part(self, s: Slice) -> Slice:
+        return s
+
+    def live_source(self, live: Source) -> Source:
+        return live
+
+
 @dataclass(frozen=True, slots=True)
-class ByOffset:
+class ByOffset(_Uncut):
     """The history holds each record's live split and offset: live goes on after the largest.
 
     The history must hold, of every live split, all records up to its largest offset. Splits that
@@ -117,21 +132,12 @@ class ByOffset:
             out[split] = max(row["\0offset_max"], out.get(split, -1))
         return out
 
-    def history_part(self, s: Slice) -> Slice:
-        return s
-
-    def live_part(self, s: Slice) -> Slice:
-        return s
-
-    def live_source(self, live: Source) -> Source:
-        return live
-
     def starts(self, seen: Mapping[str, int]) -> Mapping[str, int]:
         return {split: offset + 1 for split, offset in seen.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class AtOffsets:
+class AtOffsets(_Uncut):
     """Live begins at these offsets; splits left out begin at their first record.
 
     The history must hold exactly the records before them: read a fixed version of a table.
@@ -170,15 +176,6 @@ class AtOffsets:
 
     def seen(self, s: Slice) -> Mapping[str, int]:
         return {}
-
-    def history_part(self, s: Slice) -> Slice:
-        return s
-
-    def live_part(self, s: Slice) -> Slice:
-        return s
-
-    def live_source(self, live: Source) -> Source:
-        return live
 
     def starts(self, seen: Mapping[str, int]) -> Mapping[str, int]:
         return self.offsets
