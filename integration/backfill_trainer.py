@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from integration.mortal import Life, die_in
 
 from forebay import Loader, Pipeline, checkpoint, decode
 from forebay.columns import Columns, as_numpy
@@ -19,32 +18,21 @@ from forebay_kafka import KafkaSource
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """One run of the trainer."""
+class Task(Life):
+    """One run of the trainer; it dies after ``steps``, or runs to the end."""
 
     bootstrap: str
     topic: str
-    folder: Path
     handover: Handover
     until: str | None = "latest"
     steps: int | None = None
     """How many steps before it dies by its own hand; None: it runs to the end of the topic."""
-    after: float = 0.0
-    """Seconds from then to its death."""
     shuffle: int = 0
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def table(self) -> Path:
         return self.folder / "table"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "log"
 
 
 def loader(task: Task) -> Loader:
@@ -80,20 +68,12 @@ def run(task: Task) -> None:
     step = saved["step"]
     log = RunLog(task.log, resumed_at=step)
     if task.steps == 0:
-        _die(task.after)
+        die_in(task.after)
     for batch in of:
         step += 1
         log.step(step, batch["id"].tolist())
         if task.steps is not None and step - saved["step"] == task.steps:
-            _die(task.after)
+            die_in(task.after)
         checkpoint.save(task.checkpoint, {"step": step, "data": of.state_dict()})
     of.close()
     log.close()
-
-
-def _die(after: float) -> None:
-    """Now, before the step is saved, or in a while."""
-    if after:
-        threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    else:
-        os.kill(os.getpid(), signal.SIGKILL)

@@ -64,8 +64,11 @@ def train(of: Loader, life: Life, rows_of: Callable[[Any], list[int]]) -> None:
 
 
 def die_in(seconds: float) -> None:
-    """SIGKILL to this process, in a while."""
-    threading.Timer(seconds, die).start()
+    """SIGKILL to this process, in a while; at once if that is 0."""
+    if seconds:
+        threading.Timer(seconds, die).start()
+    else:
+        die()
 
 
 def die() -> None:

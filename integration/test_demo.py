@@ -1,29 +1,23 @@
-"""The demo counts exactly, and leaves nothing behind when it is interrupted."""
+"""The demo counts exactly, and no demo leaves anything behind when it is interrupted."""
 
 from __future__ import annotations
 
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from integration.demos import DEMO, running_demo
 
-DEMO = [sys.executable, "-m", "forebay.cli", "demo"]
-
-
-def running_demo(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    """A demo in the middle of its first act, and the processes it has started."""
-    environment = {"TMPDIR": str(folder), "PATH": "/usr/bin:/bin"}
-    demo = subprocess.Popen(DEMO, stdout=subprocess.PIPE, env=environment, text=True)
-    assert demo.stdout is not None
-    while "loop written by hand" not in demo.stdout.readline():
-        assert demo.poll() is None
-    children = psutil.Process(demo.pid).children(recursive=True)
-    assert len(children) >= 3
-    return demo, children
+ACTS = pytest.mark.parametrize(
+    ("command", "act", "processes"),
+    [
+        pytest.param(DEMO, "loop written by hand", 3, id="kafka"),
+        pytest.param([*DEMO, "delta"], "to be killed at a random moment", 2, id="delta"),
+    ],
+)
 
 
 @pytest.mark.timeout(300)
@@ -39,17 +33,23 @@ def test_the_demo_kills_resumes_and_counts_every_picture_once(tmp_path: Path) ->
     assert end["seconds"] > 0
 
 
+@ACTS
 @pytest.mark.timeout(120)
-def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
-    demo, children = running_demo(tmp_path)
+def test_a_killed_demo_leaves_no_process(
+    command: list[str], act: str, processes: int, tmp_path: Path
+) -> None:
+    demo, children = running_demo(command, tmp_path, act, processes)
     demo.kill()
     demo.communicate()
     assert psutil.wait_procs(children, timeout=20)[1] == []
 
 
+@ACTS
 @pytest.mark.timeout(120)
-def test_an_interrupted_demo_leaves_no_process_and_no_file(tmp_path: Path) -> None:
-    demo, children = running_demo(tmp_path)
+def test_an_interrupted_demo_leaves_no_process_and_no_file(
+    command: list[str], act: str, processes: int, tmp_path: Path
+) -> None:
+    demo, children = running_demo(command, tmp_path, act, processes)
     demo.send_signal(signal.SIGINT)
     demo.communicate()
     assert demo.returncode == 130
