@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.dlpack import from_dlpack
 
-from _delta_tables import FOLDER
+from _peers import environment_if_any
 from _rounds import Result, give
 from forebay import Pipeline
 from forebay_delta import DeltaSource
@@ -89,29 +87,9 @@ def forebay(root: Path, batch_rows: int, max_bytes: int = 256 << 20) -> Iterator
 
 
 def datasets_python() -> Path | None:
-    """The Python of an environment with Hugging Face datasets and our versions of all else.
-
-    Made once; None, saying why, where it cannot be.
-    """
-    folder = FOLDER.parent / "hf-datasets"
+    """The Python of an environment with Hugging Face datasets and our versions of all else."""
     wanted = [*DATASETS, *(f"{name}=={version(name)}" for name in _SAME)]
-    python, made = folder / "bin" / "python", folder / "made-of.txt"
-    if made.exists() and made.read_text() == "\n".join(wanted):
-        return python
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
-    if uv is None:
-        print("SKIPPED: datasets, whose environment is made with uv: pip install uv", flush=True)
-        return None
-    try:
-        subprocess.run(
-            [uv, "venv", "-q", "--clear", "--python", sys.executable, folder], check=True
-        )
-        subprocess.run([uv, "pip", "install", "-q", "--python", python, *wanted], check=True)
-    except subprocess.CalledProcessError as e:
-        print(f"SKIPPED: datasets, whose environment cannot be made: {e}", flush=True)
-        return None
-    made.write_text("\n".join(wanted))
-    return python
+    return environment_if_any("hf-datasets", wanted, "datasets")
 
 
 def _resident(what: str) -> float:

@@ -36,11 +36,21 @@ def in_process(
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout, env=environment, check=False
     )
+    return result_of(done)
+
+
+def result_of(done: subprocess.CompletedProcess[str]) -> Result:
+    """What a process that has ended gave to ``give``.
+
+    Raises:
+        RuntimeError: it failed; with the end of what it printed.
+    """
     for line in reversed(done.stdout.splitlines()):
         if done.returncode == 0 and line.startswith(_MARK):
             result: Result = json.loads(line.removeprefix(_MARK))
             return result
-    raise RuntimeError(f"{' '.join(command)} failed ({done.returncode}): {done.stderr[-2000:]}")
+    command = " ".join(map(str, done.args))
+    raise RuntimeError(f"{command} failed ({done.returncode}): {done.stderr[-2000:]}")
 
 
 def give(result: Mapping[str, Any]) -> None:

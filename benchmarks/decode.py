@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +35,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from _jpegs import BATCH, SIDE, decode_batch, decode_one, measured, read_files, write_files
+from _peers import NotMade, environment
 from _report import report, table
 from _rounds import Result, give, in_process, interleaved, median
 from _sources import MadeSource
@@ -103,27 +102,19 @@ CONTENDERS = {"bare loop": bare_loop, "forebay": forebay, "DataLoader": dataload
 PEERS = {"SPDL": "image", "SPDL, by batch": "batch"}
 
 
-def environment() -> Path:
-    """The Python of an environment with SPDL and our versions of all else; made once."""
-    folder = HERE.parent / ".cache" / "bench" / "spdl"
-    python = folder / "bin" / "python"
+def spdl_python() -> Path:
+    """The Python of an environment with SPDL and our versions of all else."""
     wanted = [*SPDL, *(f"{name}=={version(name)}" for name in SAME)]
-    made = folder / "made-of.txt"
-    if made.exists() and made.read_text() == "\n".join(wanted):
-        return python
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
-    if uv is None:
-        raise SystemExit("the peer's environment is made with uv: pip install uv")
-    subprocess.run([uv, "venv", "-q", "--clear", "--python", sys.executable, folder], check=True)
-    subprocess.run([uv, "pip", "install", "-q", "--python", python, *wanted], check=True)
-    made.write_text("\n".join(wanted))
-    return python
+    try:
+        return environment("spdl", wanted)
+    except NotMade as e:
+        raise SystemExit(f"SPDL, {e}") from e
 
 
 def run_one(name: str, archive: str, count: int, workers: int) -> None:
     """What the process of one contender does."""
     if name in PEERS:
-        script, python = str(HERE / "_spdl_decode.py"), str(environment())
+        script, python = str(HERE / "_spdl_decode.py"), str(spdl_python())
         arguments = [python, script, archive, PEERS[name], str(workers), str(count)]
         os.execv(python, arguments)
     give(CONTENDERS[name](read_files(Path(archive)), count, workers))
@@ -141,7 +132,7 @@ def main() -> int:
         name, archive = options.only
         run_one(name, archive, options.batches, options.workers)
         return 0
-    environment()
+    spdl_python()
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder) / "jpegs.npz"
         size = write_files(archive, FILES)

@@ -22,8 +22,6 @@ second: bare 0.8, dataset 1.5, datasets 20. Of memory: at most 0.6 of dataset's.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +32,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from _delta_read import bare, batches_of, datasets_python, end_with, forebay, measured
 from _delta_tables import numeric_table
+from _peers import run_with
 from _report import report, table
 from _rounds import Result, in_process, interleaved, median
 
@@ -66,18 +65,6 @@ CONTENDERS: dict[str, Callable[[Path, int], Iterator[Mapping[str, Any]]]] = {
 }
 
 
-def with_datasets(python: Path, root: Path, batch_rows: int) -> Result:
-    """Run Hugging Face's contender in its own environment."""
-    script = Path(__file__).with_name("_delta_hf_datasets.py")
-    command = [str(python), str(script), str(root), str(batch_rows)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    for line in done.stdout.splitlines():
-        if line.startswith("@result "):
-            result: Result = json.loads(line.removeprefix("@result "))
-            return result
-    raise RuntimeError(f"{' '.join(command)} failed ({done.returncode}): {done.stderr[-2000:]}")
-
-
 def main() -> int:
     """Measure, print the table and the line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -94,7 +81,8 @@ def main() -> int:
 
     def once(name: str) -> Result:
         if python is not None and name == PEER:
-            return with_datasets(python, root, options.batch)
+            script = Path(__file__).with_name("_delta_hf_datasets.py")
+            return run_with(python, script, root, options.batch, timeout=600)
         result = in_process(__file__, "--contend", name, root, "--batch", options.batch)
         if result["rows"] != FILES * ROWS:
             raise RuntimeError(f"{name}: {result['rows']} rows instead of {FILES * ROWS}")

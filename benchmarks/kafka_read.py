@@ -27,11 +27,8 @@ machine only ever adds): bare client 0.45 (100 B), 0.6 (1 KB), 0.7 (30 KB); Ray 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +41,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic, Producer
 from torch.utils.data import DataLoader, IterableDataset
 
+from _peers import environment_if_any, run_with
 from _report import report, table
 from _rounds import Result, give, in_process, interleaved, median
 from forebay_kafka import KafkaSource
@@ -242,39 +240,6 @@ def _sent(
     return True
 
 
-def ray_python() -> Path | None:
-    """The Python of an environment with Ray, made once; None, saying why, where it cannot be."""
-    folder = HERE.parent / ".cache" / "bench" / "ray-data"
-    python, made = folder / "bin" / "python", folder / "made-of.txt"
-    if made.exists() and made.read_text() == "\n".join(RAY):
-        return python
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
-    if uv is None:
-        print("SKIPPED: Ray Data, whose environment is made with uv: pip install uv", flush=True)
-        return None
-    try:
-        subprocess.run(
-            [uv, "venv", "-q", "--clear", "--python", sys.executable, folder], check=True
-        )
-        subprocess.run([uv, "pip", "install", "-q", "--python", python, *RAY], check=True)
-    except subprocess.CalledProcessError as e:
-        print(f"SKIPPED: Ray Data, whose environment cannot be made: {e}", flush=True)
-        return None
-    made.write_text("\n".join(RAY))
-    return python
-
-
-def with_ray(python: Path, *args: object) -> Result:
-    """Run Ray's contender in its own environment."""
-    command = [str(python), str(HERE / "_ray_kafka_read.py"), *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    for line in done.stdout.splitlines():
-        if line.startswith("@result "):
-            result: Result = json.loads(line.removeprefix("@result "))
-            return result
-    raise RuntimeError(f"{' '.join(command)} failed ({done.returncode}): {done.stderr[-2000:]}")
-
-
 def main() -> int:
     """Run all contenders, print the tables and the line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -287,7 +252,7 @@ def main() -> int:
         name, bootstrap, topic, records = options.contend
         give(contend(name, bootstrap, topic, int(records)))
         return 0
-    ray = None if options.no_ray else ray_python()
+    ray = None if options.no_ray else environment_if_any("ray-data", RAY, "Ray Data")
     with DevBrokerProcess() as broker:
         fill(broker.bootstrap, WARM, 100, WARM_RECORDS)
         figures = {
@@ -309,7 +274,8 @@ def compare(
 
     def run(name: str) -> Result:
         if ray is not None and name in PEERS:
-            return with_ray(ray, bootstrap, topic, records, PEERS[name])
+            script = HERE / "_ray_kafka_read.py"
+            return run_with(ray, script, bootstrap, topic, records, PEERS[name], timeout=300)
         return in_process(__file__, "--contend", name, bootstrap, topic, records)
 
     results = interleaved(contenders, rounds, run)
