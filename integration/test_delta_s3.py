@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 from tests.delta_s3 import S3Place, S3Server, s3_server
 from tests.delta_tables import append, loader, read, read_with_kills
 
@@ -89,3 +90,23 @@ def test_a_file_that_is_gone_is_named(place: S3Place) -> None:
     table(place).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     with pytest.raises(DataFileGone, match=r"version 0: the data file part-"):
         read(of(place))
+
+
+def test_a_file_that_goes_while_it_is_read_is_named_as_gone(server: S3Server) -> None:
+    at = server.place()
+    random = np.random.default_rng(0)
+    payloads = pa.array([random.bytes(20_000) for _ in range(1_000)], pa.binary())
+    rows = pa.table({"id": range(1_000), "payload": payloads})
+    groups = WriterProperties(max_row_group_size=100, compression="UNCOMPRESSED")
+    write_deltalake(at.uri, rows, storage_options=at.storage_options, writer_properties=groups)
+    source = of(at, readahead_bytes=1, slice_bytes=1 << 16)
+    with loader(source, size=10, max_bytes=1 << 18) as reading:
+        batches = iter(reading)
+        got = next(batches)["id"].tolist()
+        (file,) = [name for name in at.names() if name.endswith(".parquet")]
+        at.delete(file)
+        with pytest.raises(DataFileGone, match=r"version 0: the data file part-"):
+            for batch in batches:
+                got += batch["id"].tolist()
+    assert got == list(range(len(got)))
+    assert len(got) < 1_000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,20 @@ def _table(piece: Piece, schema: pa.Schema) -> pa.Table:
         array.validate(full=True)
         assert array.type == wanted.type, wanted
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+_POOLS: list[pa.MemoryPool] = []
+"""Kept for as long as there may be memory of theirs."""
+
+
+@contextmanager
+def arrow_peak() -> Iterator[Any]:
+    """Gives the most bytes that Arrow held at a time since."""
+    usual = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(usual)
+    _POOLS.append(counted)
+    pa.set_memory_pool(counted)
+    try:
+        yield counted.max_memory
+    finally:
+        pa.set_memory_pool(usual)

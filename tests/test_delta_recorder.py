@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.delta_files import arrow_peak
 from tests.delta_s3 import S3Server, s3_server
 from tests.kafka_client import produce
 from tests.kafka_support import kafka
@@ -511,6 +512,18 @@ def test_payloads_lie_plain_in_row_groups_of_some_megabytes(uri: str) -> None:
     jpeg = groups[0].column(0)
     assert (jpeg.compression, jpeg.statistics) == ("UNCOMPRESSED", None)
     assert "PLAIN" in jpeg.encodings and "RLE_DICTIONARY" not in jpeg.encodings
+
+
+def test_a_reader_holds_a_few_pages_of_the_payloads_and_not_a_row_group(uri: str) -> None:
+    payloads = np.empty(400, object)
+    payloads[:] = [os.urandom(30_000) for _ in range(400)]
+    write(uri, replace(rows(0, 400), columns={"jpeg": payloads}))
+    (file,) = Path(uri).glob("*.parquet")
+    assert pq.ParquetFile(file).metadata.row_group(0).total_byte_size > 11 << 20
+    with arrow_peak() as peak:
+        for _ in pq.ParquetFile(file, buffer_size=1 << 18).iter_batches(16, columns=["jpeg"]):
+            pass
+        assert peak() < 6 << 20
 
 
 def test_a_commit_of_many_slices_is_one_file_in_order(uri: str) -> None:

@@ -6,7 +6,6 @@ import io
 import multiprocessing
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.delta_files import field, metadata, pieces, rows, write
+from tests.delta_files import arrow_peak, field, metadata, pieces, rows, write
 from tests.delta_s3 import S3Place, s3_server
 
 from forebay_delta.actions import DataFile
@@ -116,7 +115,7 @@ def test_texts_kept_once_in_a_dictionary_count_by_what_they_are_in_memory(tmp_pa
     about = Projection(metadata(field("x", "string")))
     table = pa.table({"x": [str(i % 4) * 4000 for i in range(20_000)]})
     file = write(tmp_path, table)
-    with _arrow_peak() as peak:
+    with arrow_peak() as peak:
         with FileScan(open_store(tmp_path), file, about, piece_bytes=1 << 20) as scan:
             assert sum(len(piece.rows) for piece in scan) == 20_000
         assert peak() < 8 << 20  # decoded it is 80 MB, stored some KB
@@ -128,27 +127,10 @@ def test_a_row_group_larger_than_the_bound_is_read_within_it(tmp_path: Path) -> 
     table = pa.table({"x": [random.bytes(30_000) for _ in range(2000)]})
     file = write(tmp_path, table, row_group_size=2000, use_dictionary=False, write_batch_size=16)
     del table
-    with _arrow_peak() as peak:
+    with arrow_peak() as peak:
         with FileScan(open_store(tmp_path), file, about, piece_bytes=1 << 20) as scan:
             assert sum(len(piece.rows) for piece in scan) == 2000
         assert peak() < 8 << 20  # the row group is 60 MB
-
-
-_POOLS: list[pa.MemoryPool] = []
-"""Kept for as long as there may be memory of theirs."""
-
-
-@contextmanager
-def _arrow_peak() -> Iterator[Any]:
-    """Gives the most bytes that Arrow held at a time since."""
-    usual = pa.default_memory_pool()
-    counted = pa.proxy_memory_pool(usual)
-    _POOLS.append(counted)
-    pa.set_memory_pool(counted)
-    try:
-        yield counted.max_memory
-    finally:
-        pa.set_memory_pool(usual)
 
 
 def test_columns_stay_valid_when_the_file_is_closed(tmp_path: Path) -> None:

@@ -260,8 +260,6 @@ class FileScan:
     # Errors.
 
     def _broken(self, cause: Exception) -> Exception:
-        if isinstance(cause, FileNotFoundError):
-            return cause  # of an object store: it has no errno
         if isinstance(cause, FileNotFoundError) or getattr(cause, "errno", None) is not None:
             return cause  # the store's or the system's word, not the file's
         return BrokenTable(f"{self._path} cannot be read as Parquet: {cause}")

@@ -40,9 +40,6 @@ _CODECS: Mapping[str, Any] = {
 _ROW_GROUP_BYTES = 12 << 20
 # Row groups of tiny rows would otherwise have millions of them, and a group is read as one.
 _ROW_GROUP_ROWS = 1 << 20
-# The writer looks at the size of a page once for each batch of values, and a reader must hold a
-# whole page: of payloads a thousand are tens of MB.
-_PAGE_BYTES, _BATCH_ROWS = 1 << 20, 1024
 _SECRET = re.compile(r"key|secret|token|password|credential|sas|signature|authorization", re.I)
 _SHORTEST = 4  # a shorter value would blank out half of a message
 _LOGIN = re.compile(r"://[^/@\s]+@")
@@ -321,7 +318,6 @@ def _layout(rows: pa.Table, compression: Compression) -> WriterProperties:
     return WriterProperties(
         compression=_CODECS[compression],
         max_row_group_size=min(max(_ROW_GROUP_BYTES // per_row, 1), _ROW_GROUP_ROWS),
-        write_batch_size=min(max(_PAGE_BYTES // per_row, 1), _BATCH_ROWS),
         column_properties=dict.fromkeys(payloads, plain),
     )
 
