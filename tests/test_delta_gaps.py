@@ -97,6 +97,21 @@ def test_what_vacuum_took_can_be_passed_over_and_is_counted(
     assert stats.resets == (on_gap == "snapshot")
 
 
+def test_a_table_that_is_vacuumed_again_and_again_is_read_anew_each_time(path: Path) -> None:
+    compacted_and_vacuumed(path)
+    with opened(following(path, on_gap="snapshot")) as reader:
+        for restart in (1, 2):
+            while (s := reader.poll(1.0)) is None or not s.resets:
+                assert s is None or not len(s)
+            assert reader.stats().resets == restart
+            if restart == 1:  # what it begins to read now is gone before it opens it
+                compacted_and_vacuumed(path)
+        rows = ids(next_rows(reader))
+        while len(rows) < 40:
+            rows += ids(next_rows(reader))
+    assert sorted(rows) == sorted([*range(20)] * 2)
+
+
 def test_a_reader_in_the_middle_loses_only_what_it_had_not_opened(path: Path) -> None:
     for i in range(5):
         append(path, range(i * 10, i * 10 + 10))
