@@ -53,7 +53,7 @@ def test_a_record_that_kills_its_process_becomes_a_dead_letter(ray_cluster: str)
     assert (letter.offset, letter.stage, letter.original) == (77, "deadly", {"value": 77})
     assert letter.reason == "killed its process, 2 times in this stage"
     assert offsets(taken) == [o for o in rows if o != 77]
-    assert not list(feed._attempts.parent.glob(f"{feed._attempts.name}*"))
+    assert not list(feed._setup.attempts.parent.glob(f"{feed._setup.attempts.name}*"))
 
 
 @pytest.mark.parametrize("victim", ["Reading", "MapWorker"])
@@ -72,7 +72,7 @@ def test_an_execution_that_ends_is_started_anew_where_it_was(ray_cluster: str) -
     data = {"a": list(range(3000))}
     feed = small_engine(ray_cluster).start(plan(data, workers=(1, 1), max_bytes=30_000))
     taken = [first(feed)]
-    assert feed._execution is not None
+    assert isinstance(feed._execution, Execution)
     feed._execution._executor.shutdown(force=True)
     feed.release(taken[0])
     taken += drained(feed)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ray
+from ray import cloudpickle
 
 from forebay.engine import Plan
 from forebay.errors import ConfigError
 from forebay.ray import _compat, cluster
+from forebay.ray.attempts import prefix_of
 from forebay.ray.carried import Carried
-from forebay.ray.execution import quiet_and_quick
-from forebay.ray.feed import RayFeed, SourceReading
+from forebay.ray.execution import Execution, Pool, quiet_and_quick
+from forebay.ray.feed import RayFeed, Setup, SourceReading
 from forebay.ray.reading import ActorReading, LocalReading, SourceLost
 from forebay.recording import RecordedSource
 
@@ -60,9 +64,7 @@ class RayEngine:
         reading = self._reading(plan)
         try:
             positions = _opened(reading, plan)
-            workers, options = self._workers(plan), self._options()
-            seconds = self.roll_hours * 3600
-            return RayFeed(plan, reading, positions, workers, options, seconds, disconnect)
+            return RayFeed(plan, reading, positions, self._setup(plan, disconnect))
         except BaseException:
             reading.close()
             disconnect()
@@ -73,6 +75,22 @@ class RayEngine:
             # Its flush() must find what was read in this very process.
             return LocalReading(plan.source, plan.owns)
         return ActorReading(plan.source, plan.owns, {"num_cpus": _READER_CPUS, **self.reader})
+
+    def _setup(self, plan: Plan, disconnect: Callable[[], None]) -> Setup:
+        attempts, bounds = prefix_of(uuid.uuid4().hex), self._workers(plan)
+        pool = Pool(
+            least=bounds[0],
+            most=bounds[1],
+            arguments=(cloudpickle.dumps((tuple(plan.stages), plan.run)), attempts),
+            options=self._options(),
+        )
+        return Setup(
+            make=partial(Execution, pool),
+            attempts=attempts,
+            bounds=bounds,
+            roll_seconds=self.roll_hours * 3600,
+            on_close=disconnect,
+        )
 
     def _workers(self, plan: Plan) -> tuple[int, int]:
         if plan.workers is not None:

@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import ray
@@ -32,6 +32,11 @@ _RUN = "forebay.run"
 _NAME, _THREAD = "forebay", "forebay-ray"
 _RUNS: dict[str, Execution] = {}
 
+OnFinished: TypeAlias = Callable[[pa.Table], None]
+"""Called with each finished parcel."""
+OnEnd: TypeAlias = Callable[["BaseException | None"], None]
+"""Called once with why it ended by itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
@@ -49,16 +54,10 @@ class Execution:
     """Runs the stages of parcels in a pool of workers until it is closed.
 
     Args:
-        on_finished: called with each finished parcel, on a thread of this execution.
-        on_end: called once with why it ended by itself, on that thread.
+        on_finished, on_end: called on a thread of this execution.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        on_finished: Callable[[pa.Table], None],
-        on_end: Callable[[BaseException | None], None],
-    ) -> None:
+    def __init__(self, pool: Pool, on_finished: OnFinished, on_end: OnEnd) -> None:
         self._pool, self._on_finished, self._on_end = pool, on_finished, on_end
         self.wanted = pool.most
         """Workers that there should be; any thread may set it."""

@@ -13,20 +13,19 @@ import logging
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 import ray
-from ray import cloudpickle
 
 from forebay.engine import Plan, PoolStats
 from forebay.errors import ConfigError, EngineError, ProcessError
-from forebay.ray.attempts import forget_all, prefix_of
+from forebay.ray.attempts import forget_all
 from forebay.ray.carried import Carried
-from forebay.ray.execution import Execution, Pool
+from forebay.ray.execution import OnEnd, OnFinished
 from forebay.ray.parcels import content_of, number_of, unpacked
 from forebay.ray.reading import Note, Report, SourceLost, Wish, frontier, weight
 from forebay.ray.turns import Turn, Turns
@@ -73,6 +72,55 @@ class SourceReading(Protocol):
         """Close the reader; may be called twice."""
 
 
+class Executor(Protocol):
+    """What runs the stages of parcels: ``Execution``, here or in a process of its own.
+
+    It is made with what is called with each finished parcel, and what is called once if it ends by
+    itself; both on a thread of its own.
+    """
+
+    wanted: int
+    """Workers that there should be; any thread may set it."""
+
+    @property
+    def began(self) -> float:
+        """When it was made, by the monotonic clock."""
+
+    @property
+    def running(self) -> int:
+        """Workers that were seen alive last."""
+
+    @property
+    def starting(self) -> int:
+        """Workers that were seen starting last."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it has nothing to do, by the monotonic clock; None while it has."""
+
+    def put(self, ref: Any, nbytes: int) -> None:
+        """Run a parcel. Any thread."""
+
+    def close(self) -> None:
+        """End it and its workers, whatever they are doing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a feed is made of, beside what it is to run."""
+
+    make: Callable[[OnFinished, OnEnd], Executor]
+    """Starts an executor of the stages."""
+    attempts: Path
+    """What the files begin with in which workers write down their attempts."""
+    bounds: tuple[int, int]
+    """Least and most workers."""
+    roll_seconds: float
+    """After so long an executor is followed by a new one."""
+    on_close: Callable[[], None]
+    """Called last."""
+
+
 @dataclass(slots=True)
 class _Parcel:
     """A parcel that Ray has."""
@@ -87,10 +135,6 @@ class RayFeed:
 
     Args:
         positions: where the reading began, as the reader resolved it.
-        workers: least and most workers.
-        options: resources of a worker.
-        roll_seconds: after so long an execution is followed by a new one.
-        on_close: called last.
     """
 
     def __init__(
@@ -98,14 +142,10 @@ class RayFeed:
         plan: Plan,
         reading: SourceReading,
         positions: Mapping[str, Position],
-        workers: tuple[int, int],
-        options: Mapping[str, Any],
-        roll_seconds: float,
-        on_close: Callable[[], None],
+        setup: Setup,
     ) -> None:
-        self._roll_seconds = roll_seconds
-        self._on_close = on_close
-        self._plan, self._reading, self._bounds = plan, reading, workers
+        self._plan, self._reading, self._setup = plan, reading, setup
+        self._bounds = setup.bounds
         self.positions = dict(positions)
         self._at = dict(positions)
         self._got: dict[str, Position] = {}
@@ -127,14 +167,7 @@ class RayFeed:
         self._row_seconds: float | None = None
         self._busy_seconds, self._cpu_seconds, self._rows = 0.0, 0.0, 0
         self._cpus: float | None = ray.cluster_resources().get("CPU")
-        self._workers = workers[1]
-        self._attempts = prefix_of(uuid.uuid4().hex)
-        self._pool = Pool(
-            least=workers[0],
-            most=workers[1],
-            arguments=(cloudpickle.dumps((tuple(plan.stages), plan.run)), self._attempts),
-            options=options,
-        )
+        self._workers = setup.bounds[1]
         self._execution = self._started() if plan.stages else None
         self._thread = threading.Thread(target=self._read, name="forebay-read", daemon=True)
         self._thread.start()
@@ -238,8 +271,8 @@ class RayFeed:
             self._execution.close()
         self._reading.close()
         self._parcels.clear()
-        forget_all(self._attempts)
-        self._on_close()
+        forget_all(self._setup.attempts)
+        self._setup.on_close()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -446,8 +479,8 @@ class RayFeed:
 
     # -- what goes wrong -----------------------------------------------------------------------
 
-    def _started(self) -> Execution:
-        execution = Execution(self._pool, self._take_finished, self._ended)
+    def _started(self) -> Executor:
+        execution = self._setup.make(self._take_finished, self._ended)
         execution.wanted = self._workers
         return execution
 
@@ -479,7 +512,7 @@ class RayFeed:
         execution = self._execution
         if execution is None:
             return False
-        return time.monotonic() - execution.began > self._roll_seconds
+        return time.monotonic() - execution.began > self._setup.roll_seconds
 
     def _roll(self) -> None:
         """Follow an old execution with a new one, once nothing is in it.
