@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from forebay.autoscale import Autoscaling, DecisionLog, Taken
 from forebay.batcher import Batching, Group, Origins, groups
 from forebay.columns import Columns, as_numpy, joined, map_columns
+from forebay.cudaclock import cuda_clock
 from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink
 from forebay.engine import Feed, Plan
 from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, StateError
@@ -38,7 +39,7 @@ from forebay.slice import Slice
 from forebay.source import Owns, Source, Split
 from forebay.stage import BatchFn, Stage
 from forebay.state import Position, State
-from forebay.stepclock import StepClock
+from forebay.stepclock import HostClock, StepClock
 from forebay.supply import Failures, Ledger, Progress, Supply
 from forebay.tensors import Batch, to_batch
 
@@ -75,7 +76,7 @@ class Loader(IterableDataset[Batch]):
         self._session: _Session | None = None
         self._finalizer: weakref.finalize[..., Loader] | None = None
         self._loops = 0
-        self._counts = _Counts(options.step_clock())
+        self._counts = _Counts(_clock_of(options))
         settings = options.autoscaling()
         self._decisions = DecisionLog(settings.keep if settings is not None else 1)
 
@@ -385,7 +386,7 @@ class _Session:
         self._batching, self._shuffle, self._batch_fns = batching, shuffle, batch_fns
         self._budget = budget
         self._pid = os.getpid()
-        self._pin = options.device is not None and torch.device(options.device).type == "cuda"
+        self._pin = _is_cuda(options.device)
         self.feed: Feed = options.chosen_engine().start(plan)
         self.prefetcher = Prefetcher(self._produce, options.prefetch)
         self._scaling: Scaling | None = None
@@ -555,6 +556,16 @@ def _release(feed: Feed, slices: Sequence[Slice]) -> None:
 
 def _nothing() -> None:
     """No room to give back."""
+
+
+def _clock_of(options: LoaderOptions) -> StepClock:
+    if options.step_clock is not None:
+        return options.step_clock()
+    return cuda_clock(options.device) if _is_cuda(options.device) else HostClock()
+
+
+def _is_cuda(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cuda"
 
 
 def _rank_of(options: LoaderOptions) -> tuple[int, int]:

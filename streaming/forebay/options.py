@@ -10,7 +10,7 @@ from forebay.autoscale import Autoscaling, Policy, PolicyName
 from forebay.engine import Engine, Order
 from forebay.errors import ConfigError
 from forebay.plugins import Plugins
-from forebay.stepclock import HostClock, StepClock
+from forebay.stepclock import StepClock
 from forebay.threads import ThreadEngine
 
 ENGINES = Plugins("forebay.engines", "engine")
@@ -36,8 +36,9 @@ class LoaderOptions:
     ``auto``: the policy ``starvation`` where ``workers`` is a range, nothing where it is not."""
     record_trace: str | None = None
     """A file that gets what an autoscaler sees, a line a second, to be simulated again."""
-    step_clock: Callable[[], StepClock] = HostClock
-    """Makes what measures the trainer's waiting."""
+    step_clock: Callable[[], StepClock] | None = None
+    """Makes what measures the trainer's waiting. None: ``cuda_clock`` for a CUDA ``device``, else
+    ``HostClock``."""
     seed: int = 0
     """Keys the random numbers of the stages."""
     steps_per_epoch: int | None = None
