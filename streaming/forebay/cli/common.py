@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import click
 
 from forebay import topology
-from forebay.topology import Topology, redacted
+from forebay.topology import EngineChoice, Topology, redacted
+from forebay.topology.engines import DEFAULT
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,10 +51,22 @@ def common_options(command: F) -> F:
     return command
 
 
-def read_topology(options: Options, path: str) -> Topology:
+def engine_options(command: F) -> F:
+    """Give a command ``--engine`` and ``--address``, which win over the topology's engine."""
+    for name, value, text in (
+        ("--address", "HOST:PORT", "Of the engine's cluster; auto: of the one on this machine."),
+        ("--engine", "NAME", "Where the stages run: threads, ray.  [default: as the file says]"),
+    ):
+        command = click.option(name, metavar=value, help=text)(command)
+    return command
+
+
+def read_topology(
+    options: Options, path: str, engine: str | None = None, address: str | None = None
+) -> Topology:
     """Read and check a topology; modules beside the file can be imported by it."""
     importable_from(path)
-    loaded = topology.load(path)
+    loaded = topology.load(path, engine=EngineChoice(name=engine, address=address))
     options.secrets |= loaded.secrets
     return loaded
 
@@ -68,10 +81,17 @@ def described(loaded: Topology) -> dict[str, Any]:
         "source": type(pipeline.source).__name__,
         "stages": [s.name for s in pipeline.stages],
         "batch": pipeline.batching.size,
+        "engine": loaded.engine,
         "dead_letters": type(pipeline.sink).__name__ if pipeline.sink else None,
         "train": getattr(loaded.train.function, "__name__", None) if loaded.train else None,
         "checkpoint": str(loaded.checkpoint.path) if loaded.checkpoint else None,
     }
+
+
+def in_words(what: Mapping[str, Any]) -> str:
+    """The way of a record, as ``described``; and the engine, where it is not the usual one."""
+    way = " -> ".join([what["source"], *what["stages"], f"batches of {what['batch']}"])
+    return way if what["engine"] == DEFAULT else f"{way}, on {what['engine']}"
 
 
 def importable_from(path: str) -> None:

@@ -16,6 +16,8 @@ from forebay.cli.common import (
     Options,
     common_options,
     described,
+    engine_options,
+    in_words,
     read_topology,
     set_up_logging,
 )
@@ -31,6 +33,7 @@ _log = logging.getLogger("forebay")
 
 @click.command()
 @click.argument("topology", type=click.Path())
+@engine_options
 @click.option("--batches", type=click.IntRange(1), help="Stop after this many batches.")
 @click.option(
     "--interval",
@@ -56,6 +59,8 @@ _log = logging.getLogger("forebay")
 def run(
     options: Options,
     topology: str,
+    engine: str | None,
+    address: str | None,
     batches: int | None,
     interval: float,
     grace: float,
@@ -67,7 +72,7 @@ def run(
     nothing more is read, the position is saved, the exit code is 0. A second one ends it at once.
     The position is saved, too, when the source or a stage ends the run with an error.
     """
-    loaded = read_topology(options, topology)
+    loaded = read_topology(options, topology, engine, address)
     set_up_logging(options)
     stopper = Stopper(grace)
     saved = ""
@@ -95,9 +100,8 @@ def _say_what_begins(loaded: Topology, job: Job, options: Options) -> None:
     """The first line, before anything is read: a source may take long to give its first batch."""
     what = described(loaded)
     event = {"event": "started", **what, "resumed": job.resumed}
-    path = " -> ".join([what["source"], *what["stages"], f"batches of {what['batch']}"])
     begin = f", goes on from {what['checkpoint']}" if job.resumed else ""
-    options.emit(event, f"reading {loaded.file}: {path}{begin}")
+    options.emit(event, f"reading {loaded.file}: {in_words(what)}{begin}")
     sys.stdout.flush()
 
 

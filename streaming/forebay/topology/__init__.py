@@ -16,8 +16,10 @@ from forebay.errors import ConfigError
 from forebay.hybrid import chain
 from forebay.letterbox import FolderSink
 from forebay.mixing import mix
+from forebay.options import ENGINES
 from forebay.plugins import Plugins
 from forebay.topology.build import RECORDERS, Builder
+from forebay.topology.engines import EngineChoice, with_engine
 from forebay.topology.nodes import Node, parse
 from forebay.topology.parameters import parameters
 from forebay.topology.problems import Place, Problem, Problems, TopologyError
@@ -30,6 +32,7 @@ __all__ = [
     "SINKS",
     "SOURCES",
     "Checkpointing",
+    "EngineChoice",
     "Place",
     "Problem",
     "Topology",
@@ -45,6 +48,7 @@ __all__ = [
 
 SOURCES = Plugins("forebay.sources", "source type", {"chain": chain, "mix": mix})
 SINKS = Plugins("forebay.sinks", "sink type", {"folder": FolderSink})
+_AS_THE_FILE_SAYS = EngineChoice()
 
 
 def load(
@@ -53,17 +57,24 @@ def load(
     sources: Plugins = SOURCES,
     sinks: Plugins = SINKS,
     recorders: Plugins = RECORDERS,
+    engines: Plugins = ENGINES,
     env: Mapping[str, str] = os.environ,
+    engine: EngineChoice = _AS_THE_FILE_SAYS,
 ) -> Topology:
     """Read and check a topology file. Imports what it names; opens and starts nothing.
 
+    Args:
+        engine: wins over what the file says.
+
     Raises:
         TopologyError: something is wrong; tells every problem with its line.
-        ConfigError: the file cannot be read.
+        ConfigError: the file cannot be read, or ``engine`` names none.
     """
     problems = Problems()
     root = _tree(path, env, problems)
-    builder = Builder(root, problems, sources, sinks, recorders)
+    if engine != _AS_THE_FILE_SAYS:
+        root = with_engine(root, engine, engines)
+    builder = Builder(root, problems, sources, sinks, recorders, engines)
     topology = builder.build(str(path), secret_values(root))
     problems.stop_if_any()
     assert topology is not None

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from forebay.deadletter import ErrorBudget, Sink
+from forebay.engine import Engine
 from forebay.errors import ConfigError
-from forebay.options import LoaderOptions
+from forebay.options import ENGINES, LoaderOptions
 from forebay.pipeline import Pipeline
 from forebay.plugins import Plugins
 from forebay.source import Source
+from forebay.topology.engines import as_mapping, engine_name
 from forebay.topology.nodes import Node, joined
 from forebay.topology.parameters import Parameters, parameters
 from forebay.topology.problems import Problems, nearest
@@ -39,9 +41,11 @@ class Builder:
         sources: Plugins,
         sinks: Plugins,
         recorders: Plugins = RECORDERS,
+        engines: Plugins = ENGINES,
     ) -> None:
         self._root, self._problems = root, problems
         self._sources, self._sinks, self._recorders = sources, sinks, recorders
+        self._engines = engines
 
     def build(self, file: str, secrets: frozenset[str]) -> Topology | None:
         """The topology; None, with problems noted, if something is wrong."""
@@ -53,6 +57,7 @@ class Builder:
         sections: dict[str, Any] = {
             "name": self._value("name", str),
             "loader_options": self._loader(),
+            "engine": engine_name(self._engine_node()),
             "train": self._train(),
             "checkpoint": self._checkpoint(),
         }
@@ -104,18 +109,18 @@ class Builder:
             return None
         return made
 
-    def _plugin(self, node: Node, path: str, plugins: Plugins) -> Any:
+    def _plugin(self, node: Node, path: str, plugins: Plugins, type_path: str = "") -> Any:
         """What the thing named by ``type`` makes of the other entries."""
-        kind = node.mapping().get("type")
+        kind, type_path = node.mapping().get("type"), type_path or joined(path, "type")
         if kind is None or not isinstance(kind.value, str):
             at = kind.place if kind else node.place
             names = ", ".join(plugins.names())
-            self._problems.add(at, joined(path, "type"), f"must be one of {names}")
+            self._problems.add(at, type_path, f"must be one of {names}")
             return None
         try:
             target = plugins.load(kind.value)
         except ConfigError as e:
-            self._problems.add(kind.place, joined(path, "type"), str(e))
+            self._problems.add(kind.place, type_path, str(e))
             return None
         return self._made(target, _without(node, "type"), path)
 
@@ -221,10 +226,31 @@ class Builder:
         if node is None:
             return {}
         before = len(self._problems.found)
-        options = read_arguments(node, parameters(LoaderOptions), "loader", self._problems)
+        known = parameters(LoaderOptions)
+        options = read_arguments(node, known, "loader", self._problems, also=("engine",))
+        if (engine := self._engine()) is not None:
+            options["engine"] = engine
         if len(self._problems.found) == before:
             attempt(lambda: LoaderOptions(**options), node, "loader", self._problems)
         return options
+
+    def _engine_node(self) -> Node | None:
+        """The engine, a name or a mapping with its settings."""
+        loader = self._node("loader")
+        return None if loader is None else loader.mapping().get("engine")
+
+    def _engine(self) -> Engine | None:
+        given, path = self._engine_node(), "loader.engine"
+        if given is None:
+            return None
+        type_path = joined(path, "type") if given.is_mapping else path
+        made = self._plugin(as_mapping(given), path, self._engines, type_path)
+        if made is not None and not callable(getattr(made, "start", None)):
+            kind = type(made).__name__
+            self._problems.add(given.place, path, f"{kind} is no engine: no start()")
+            return None
+        engine: Engine | None = made
+        return engine
 
     def _checkpoint(self) -> Checkpointing | None:
         node = self._node("checkpoint")

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from forebay.deadletter import ErrorBudget
 from forebay.errors import ConfigError
-from forebay.options import LoaderOptions
+from forebay.options import ENGINES, LoaderOptions
 from forebay.pipeline import Pipeline
 from forebay.plugins import Plugins
 from forebay.source import Source
@@ -24,7 +24,14 @@ from forebay.topology.build import RECORDERS
 from forebay.topology.parameters import Parameter, Parameters, parameters
 from forebay.topology.sections import REQUIRED, SECTIONS, Checkpointing
 from forebay.topology.stages import MADE_BY, VERBS, method_of, public_names
-from forebay.topology.values import alternatives, bare, can_be_given, is_union, sources_in
+from forebay.topology.values import (
+    alternatives,
+    bare,
+    can_be_given,
+    is_size,
+    is_union,
+    sources_in,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +42,13 @@ _FUNCTION: Json = {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"}
 _SIZE: Json = {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(B|[kKMGT]i?B)$"}
 
 
-def json_schema(sources: Plugins, sinks: Plugins, recorders: Plugins = RECORDERS) -> Json:
-    """The schema, with the options of every source, sink and recorder that is installed."""
+def json_schema(
+    sources: Plugins,
+    sinks: Plugins,
+    recorders: Plugins = RECORDERS,
+    engines: Plugins = ENGINES,
+) -> Json:
+    """The schema, with the options of every source, sink, recorder and engine installed."""
     sections: dict[str, Json] = {
         "name": {"type": "string"},
         "source": _plugins(sources),
@@ -46,7 +58,7 @@ def json_schema(sources: Plugins, sinks: Plugins, recorders: Plugins = RECORDERS
         "error_budget": _object(parameters(ErrorBudget)),
         "shuffle": _short("rows", parameters(Pipeline.shuffle, skip=1)),
         "batch": _short("size", parameters(Pipeline.batch, skip=1), {"map": _batch_map()}),
-        "loader": _object(parameters(LoaderOptions)),
+        "loader": _loader(engines),
         "train": {"anyOf": [_FUNCTION, {"type": "object", "required": ["function"]}]},
         "checkpoint": _short("path", parameters(Checkpointing)),
     }
@@ -84,7 +96,7 @@ def of_type(hint: Any, name: str = "") -> Json:
 def _scalar(hint: Any, name: str) -> Json:
     if hint in (bool, int, float):
         kind = {bool: "boolean", int: "integer", float: "number"}[hint]
-        sizes = [_SIZE] if hint is int and "bytes" in name else []
+        sizes = [_SIZE] if hint is int and is_size(name) else []
         return {"anyOf": [{"type": kind}, *sizes, _ENV]}
     if hint is abc.Callable:
         return _FUNCTION
@@ -124,6 +136,16 @@ def _short(short: str, known: Parameters, more: Mapping[str, Json] | None = None
     whole = _object(known)
     whole["properties"].update(more or {})
     return {"anyOf": [of_type(known.known[short].hint, short), whole]}
+
+
+def _loader(engines: Plugins) -> Json:
+    """The loader's options; its engine is a name, or a type with settings."""
+    known = parameters(LoaderOptions)
+    whole = _object(known)
+    named = {"enum": list(engines.names())}
+    engine = {"anyOf": [named, _plugins(engines)]}
+    whole["properties"]["engine"] = {"description": known.known["engine"].doc, **engine}
+    return whole
 
 
 def _plugins(plugins: Plugins) -> Json:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.errors import ConfigError
 from forebay.pipeline import Pipeline
+from forebay.topology.engines import DEFAULT
 
 if TYPE_CHECKING:
     from forebay.loader import Loader
@@ -64,6 +65,8 @@ class Topology:
     name: str | None = None
     pipeline: Pipeline
     loader_options: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = DEFAULT
+    """The name of the engine, which is in ``loader_options``."""
     train: Training | None = None
     checkpoint: Checkpointing | None = None
     secrets: frozenset[str] = field(default=frozenset(), repr=False)

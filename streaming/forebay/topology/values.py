@@ -5,7 +5,7 @@ dataclasses (a mapping of their fields), unions, and by agreement
 * ``pyarrow.Schema``: a mapping of column names to types (``{id: int64, tags: [string]}``),
 * a callable: ``module:function``,
 * ``datetime``: ISO 8601 with its offset from UTC (``2026-11-30T08:00:00Z``),
-* an integer whose name has ``bytes`` in it: also ``256MiB``.
+* an integer whose name has ``bytes`` in it, or is ``memory``: also ``256MiB``.
 """
 
 from __future__ import annotations
@@ -81,11 +81,13 @@ def read_arguments(
     for key, value in node.mapping().items():
         here = joined(path, key)
         parameter = known.known.get(key)
+        if key in also:
+            continue
         if parameter is not None and can_be_given(parameter.hint):
             arguments[key] = read(value, parameter.hint, here, problems)
-        elif key not in also and not known.open:
+        elif not known.open:
             problems.add(node.key_places[key], here, f"unknown key{_home(key, known)}")
-        elif key not in also:
+        else:
             arguments[key] = value.plain()
     for name, parameter in known.known.items():
         if parameter.required and name not in node.mapping():
@@ -221,6 +223,11 @@ _WORDS: dict[Any, str] = {
 }
 
 
+def is_size(name: str) -> bool:
+    """Whether an integer of this name is a number of bytes; ``memory`` is Ray's own name."""
+    return "bytes" in name or name == "memory"
+
+
 def size_in_bytes(text: str) -> int | None:
     """``256MiB`` as bytes; None if it is no size."""
     m = _SIZE.fullmatch(text.strip())
@@ -323,7 +330,7 @@ def _read_scalar(node: Node, hint: Any, path: str, problems: Problems) -> Any:
         return value
     if hint is int and isinstance(value, int) and not isinstance(value, bool):
         return value
-    if hint is int and "bytes" in path.rpartition(".")[2]:
+    if hint is int and is_size(path.rpartition(".")[2]):
         size = size_in_bytes(value) if isinstance(value, str) else None
         if size is not None:
             return size
@@ -354,7 +361,7 @@ def _way_out(node: Node, hint: Any, path: str) -> str:
             return f": write {word}, without quotes"
         if kinds & {int, float} and re.fullmatch(r"[-+]?\d+(\.\d+)?", value):
             return ": remove the quotes" if node.quoted else ""
-        if int in kinds and "bytes" in path.rpartition(".")[2]:
+        if int in kinds and is_size(path.rpartition(".")[2]):
             return ": a number of bytes, or one with a unit such as 256MiB"
     elif str in kinds and isinstance(value, (bool, int, float)):
         return f': put it in quotes: "{node.text}"' if not node.from_env else ""
