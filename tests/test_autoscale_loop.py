@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fake_nvml import FakeGpus
 
 from forebay import ConfigError, Loader, Pipeline, Plan, ThreadEngine
 from forebay.autoscale import (
@@ -257,6 +258,19 @@ def test_a_device_clock_that_says_nobody_starves_keeps_the_pool_from_growing() -
         until(loader, lambda: sum(t.times for t in loader.decisions()) > 15)
         taken = loader.decisions()
     assert not [t for t in taken if t.workers > t.before]
+
+
+def test_a_loader_whose_device_nvml_calls_busy_gets_no_more_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpus = FakeGpus(tmp_path, monkeypatch)
+    gpus.say(**{"0.util": 99})
+    monkeypatch.setattr("forebay.loader.cuda_uuid", lambda: "GPU-fake-0")
+    of = Pipeline(ENDLESS).map(slow(0.004), workers=(1, 8)).batch(10)
+    with of.loader(autoscale=Autoscaling(interval=0.1)) as loader:
+        until(loader, lambda: any("busy 99%" in t.reason for t in loader.decisions()))
+        assert not [t for t in loader.decisions() if t.workers > t.before]
+    assert "forebay-nvml" not in {t.name for t in threading.enumerate()}
 
 
 def test_a_trace_can_be_recorded_without_scaling(tmp_path: Path) -> None:

@@ -267,3 +267,17 @@ def test_without_lag_or_arrivals_nothing_changes(policy: Policy, o: Observation)
     for source in (SourceSeen(lag=None, arrival=1.0), SourceSeen(lag=1.0, arrival=None)):
         found = policy.decide(replace(o, sources={**o.sources, "c": source}))
         assert sizes(found) == {k: p.size for k, p in o.pools.items()}
+
+
+@pytest.mark.parametrize("policy", [Starvation(), Lag()])
+def test_a_device_that_is_fully_busy_contradicts_a_trainer_that_only_waits(policy: Policy) -> None:
+    busy = TrainerSeen(demand=100.0, starved=0.6, ready=0.0, device_busy=0.98)
+    decision = only(policy, seen(trainer=busy))
+    assert decision.workers == 4
+    assert "waits 60% of the time, but its device is busy 98% of it (NVML)" in decision.reason
+
+
+@pytest.mark.parametrize("busy", [None, 0.4])
+def test_a_device_that_is_not_known_to_be_busy_changes_nothing(busy: float | None) -> None:
+    trainer = TrainerSeen(demand=100.0, starved=0.6, ready=0.0, device_busy=busy)
+    assert only(Starvation(), seen(trainer=trainer)) == only(Starvation(), seen())

@@ -106,3 +106,10 @@ def test_two_looks_at_one_moment_tell_no_rates() -> None:
     seen = watched(second(3), second(3))
     assert (seen.arrival, seen.trainer.starved) == (None, None)
     assert seen.pools["decode"].throughput is None
+
+
+def test_how_busy_the_device_is_is_the_mean_of_what_is_known_of_the_last_seconds() -> None:
+    told = [0.1, 0.1, 0.9, None, 0.7]
+    samples = [second(i, device_busy=busy) for i, busy in enumerate(told)]
+    assert watched(*samples).trainer.device_busy == pytest.approx(0.8)
+    assert watched(*map(second, range(8))).trainer.device_busy is None

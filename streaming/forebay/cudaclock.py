@@ -1,4 +1,4 @@
-"""The step clock of a CUDA device: marks are events of the stream that the trainer works on."""
+"""A trainer's CUDA device: a step clock on the events of its stream, and its name for NVML."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from forebay.stepclock import DeviceClock
+
+_cuda: Any = torch.cuda  # parts of it have no types
 
 
 class CudaTimeline:
@@ -22,10 +24,10 @@ class CudaTimeline:
 
     def mark(self) -> Any | None:
         if self._usable is None:
-            self._usable = torch.cuda.is_available()
+            self._usable = _cuda.is_available()
         if not self._usable:
             return None
-        stream = torch.cuda.current_stream(self._device)
+        stream = _cuda.current_stream(self._device)
         return stream.record_event(_timed_event())
 
     def reached(self, mark: Any) -> bool:
@@ -36,10 +38,17 @@ class CudaTimeline:
 
 
 def _timed_event() -> Any:
-    make: Any = torch.cuda.Event  # it has no types
-    return make(enable_timing=True)
+    return _cuda.Event(enable_timing=True)
 
 
 def cuda_clock(device: Any = "cuda") -> DeviceClock:
     """A clock for trainers on a CUDA device. Without one it knows nothing, and says so (None)."""
     return DeviceClock(CudaTimeline(device))
+
+
+def cuda_uuid() -> str | None:
+    """The device that this thread works on, as NVML names it; None where CUDA is not in use yet."""
+    if not _cuda.is_initialized():
+        return None
+    uuid = getattr(_cuda.get_device_properties(_cuda.current_device()), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"

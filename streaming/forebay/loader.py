@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from forebay.autoscale import Autoscaling, DecisionLog, Taken
 from forebay.batcher import Batching, Group, Origins, groups
 from forebay.columns import Columns, as_numpy, joined, map_columns
-from forebay.cudaclock import cuda_clock
+from forebay.cudaclock import cuda_clock, cuda_uuid
 from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink
 from forebay.engine import Feed, Plan
 from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, StateError
@@ -397,7 +397,9 @@ class _Session:
         if settings is None and options.record_trace is not None:
             settings = Autoscaling(policy="fixed", dry_run=True)
         if settings is not None:
-            self._scaling = Scaling(self.feed, self.prefetcher, counts, options, settings, log)
+            # Where the device itself tells what it starves NVML can only know less.
+            gpu = cuda_uuid() if isinstance(counts.clock, HostClock) else None
+            self._scaling = Scaling(self.feed, self.prefetcher, counts, options, settings, log, gpu)
 
     def get(self) -> Ready | None:
         """The next ready batch or progress; None at the end."""

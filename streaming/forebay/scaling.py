@@ -17,6 +17,7 @@ from forebay.autoscale import (
 )
 from forebay.autoscale.gil import LockProbe
 from forebay.engine import Feed, Limited
+from forebay.nvml import GpuWatch
 from forebay.options import LoaderOptions
 from forebay.prefetch import Prefetcher
 from forebay.state import Position
@@ -37,6 +38,9 @@ class Counted(Protocol):
 class Scaling:
     """Watches one session of a loader, and sizes its pools. Knows nothing of the loader itself.
 
+    Args:
+        gpu: the trainer's device, by its UUID, where NVML is to say whether it is busy.
+
     Raises:
         ConfigError: the trace cannot be written.
     """
@@ -49,7 +53,9 @@ class Scaling:
         options: LoaderOptions,
         settings: Autoscaling,
         log: DecisionLog,
+        gpu: str | None = None,
     ) -> None:
+        self._gpu, self._gpus = gpu, None if gpu is None else GpuWatch()
         self._feed, self._prefetcher, self._counted = feed, prefetcher, counted
         self._prefetch = options.prefetch
         # Workers in other processes have interpreters of their own.
@@ -58,15 +64,21 @@ class Scaling:
         self._loop = AutoscaleLoop(feed, self.sample, settings, log, probe=self._probe, trace=trace)
         if settings.policy != "fixed" and not settings.dry_run:
             self._begin_small(log)
+        if self._gpus is not None:
+            self._gpus.start()
         self._loop.start()
 
     def stop(self) -> None:
         """Ask the loop to end."""
         self._loop.stop()
+        if self._gpus is not None:
+            self._gpus.stop()
 
     def join(self) -> None:
         """Wait for its end after ``stop``."""
         self._loop.join()
+        if self._gpus is not None:
+            self._gpus.join()
 
     def _begin_small(self, log: DecisionLog) -> None:
         """Begin with a worker a CPU: more are for stages that wait, and that shows soon."""
@@ -90,9 +102,16 @@ class Scaling:
             rows=counted.rows,
             starved_seconds=counted.clock.starved_seconds(),
             ready=self._prefetcher.batches / self._prefetch,
+            device_busy=self._device_busy(),
             cpus=feed.cpus() if isinstance(feed, Limited) else None,
             gil=None if self._probe is None else self._probe.share(),
         )
+
+    def _device_busy(self) -> float | None:
+        if self._gpus is None or self._gpu is None:
+            return None
+        seen = self._gpus.seen().get(self._gpu)
+        return None if seen is None else seen.busy
 
 
 def behind(end: int, p: Position) -> int:

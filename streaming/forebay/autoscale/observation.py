@@ -53,6 +53,9 @@ class TrainerSeen:
     """Share of the time that it waited for a batch, 0 to 1."""
     ready: float | None = None
     """How full the queue of ready batches is, 0 to 1."""
+    device_busy: float | None = None
+    """Share of the time in which its device ran anything, 0 to 1, as NVML tells; None as well where
+    ``starved`` was measured on the device, which is better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

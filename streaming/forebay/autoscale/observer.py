@@ -31,6 +31,7 @@ class Sample:
     """Rows that the trainer was given."""
     starved_seconds: float | None = None
     ready: float | None = None
+    device_busy: float | None = None
     cpus: float | None = None
     gil: float | None = None
 
@@ -52,7 +53,7 @@ class Observer:
             at=sample.at,
             sources=self._sources(),
             pools={name: self._pool(name) for name in sample.pools},
-            trainer=TrainerSeen(demand=self._demand, starved=self._starved(), ready=self._ready()),
+            trainer=self._trainer(),
             cpus=sample.cpus,
             gil=sample.gil,
             price=self._price,
@@ -103,17 +104,21 @@ class Observer:
             return None
         return _Between(now.at - before.at, before.pools[name], now.pools[name])
 
+    def _trainer(self) -> TrainerSeen:
+        last = list(self._samples)[-_SHORT:]
+        return TrainerSeen(
+            demand=self._demand,
+            starved=self._starved(),
+            ready=_mean([s.ready for s in last]),
+            device_busy=_mean([s.device_busy for s in last]),
+        )
+
     def _starved(self) -> float | None:
         before, now = self._since(_SHORT)
         if before.starved_seconds is None or now.starved_seconds is None or now.at <= before.at:
             return None
         share = (now.starved_seconds - before.starved_seconds) / (now.at - before.at)
         return min(max(share, 0.0), 1.0)
-
-    def _ready(self) -> float | None:
-        last = [s.ready for s in list(self._samples)[-_SHORT:]]
-        known = [ready for ready in last if ready is not None]
-        return sum(known) / len(known) if known else None
 
     def _seen_demand(self) -> float | None:
         """Rows of the source a second while the trainer does not wait; None if it took nothing."""
@@ -172,6 +177,11 @@ def _delivered(before: Sample, now: Sample) -> float:
 
 def _reached(s: Sample, splits: list[str]) -> float:
     return sum(s.ends[k] - s.behind[k] for k in splits)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _by_source(s: Sample) -> dict[str, list[str]]:

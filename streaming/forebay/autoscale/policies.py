@@ -12,6 +12,8 @@ from forebay.errors import ConfigError
 
 # Where no pool is the bottleneck and the trainer starves, no more can be done than is read now.
 _FLOW_HEADROOM = 1.25
+# A device that is busy for so much of the time does not starve, whatever the host's clock says.
+_FULLY_BUSY = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,8 @@ class Starvation:
         """Why no pool may grow now; empty if they may."""
         if starved < self.starved_above:
             return f"the trainer is the limit, it starves {_percent(starved)} of the time"
+        if busy := _busy_device(o):
+            return busy
         if not self._has_bottleneck(o):
             return "no pool is the bottleneck, the trainer waits for the source"
         return _no_use(o)
@@ -115,7 +119,8 @@ class Lag:
             aim, refusal = aims[name], ""
             if aim > pool.size:
                 fed = starved is None or starved <= 0
-                refusal = "the trainer does not wait, or it is not known" if fed else _no_use(o)
+                refusal = "the trainer does not wait, or it is not known" if fed else ""
+                refusal = refusal or _busy_device(o) or _no_use(o)
             size = pool.size if refusal else aim
             reason = f"hold: {refusal}" if refusal else f"{_work(o, want)}: {_each(pool)}"
             decisions.append(Decision(name, size, reason))
@@ -202,6 +207,20 @@ def _worth(o: Observation, name: str, workers: int, needed: float, whole: float)
 
 def _is_bottleneck(pool: PoolSeen, busy_above: float) -> bool:
     return pool.queued > pool.workers or (pool.busy is not None and pool.busy >= busy_above)
+
+
+def _busy_device(o: Observation) -> str:
+    """Why a trainer that waits does not starve all the same; empty if it may.
+
+    It waits in ``next()``, as the host sees it, and has given its device work for longer.
+    """
+    busy = o.trainer.device_busy
+    if busy is None or busy < _FULLY_BUSY:
+        return ""
+    return (
+        f"the trainer waits {_percent(o.trainer.starved)} of the time, but its device is busy "
+        f"{_percent(busy)} of it (NVML): it is the limit"
+    )
 
 
 def _no_use(o: Observation) -> str:
