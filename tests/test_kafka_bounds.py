@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -174,3 +177,31 @@ def test_a_bounded_read_never_ends_with_a_part(make_topic: Topics) -> None:
                 slices_of(reader)
             assert not reader.finished()
             broker.faults.resume()
+
+
+@contextmanager
+def being_written_to(bootstrap: str, topic: str) -> Iterator[None]:
+    """Records come as fast as they can while this lasts."""
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            produce(bootstrap, topic, numbered(50), settings={"linger.ms": 0})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()
+
+
+def test_a_topic_that_is_being_written_to_is_not_taken_for_one_that_was_cut(
+    make_topic: Topics,
+) -> None:
+    topic = make_topic()
+    with being_written_to(make_topic.bootstrap, topic):
+        for _ in range(20):
+            with opened(kafka(make_topic.bootstrap, topic, start="latest", until=None)):
+                pass

@@ -149,10 +149,12 @@ def survey(
         SourceError: no answer in time.
     """
     low = cluster.offsets(partitions, earliest(), partial=partial)
-    high = cluster.offsets(partitions, latest(), partial=partial)
-    ends = high
+    committed_ends = None
     if committed:
-        ends = cluster.offsets(partitions, latest(), committed=True, partial=partial)
+        committed_ends = cluster.offsets(partitions, latest(), committed=True, partial=partial)
+    # Asked last: what is written meanwhile must not put an end beyond it, as of a log that was cut.
+    high = cluster.offsets(partitions, latest(), partial=partial)
+    ends = high if committed_ends is None else committed_ends
     return News(topics=topics, low=low, high=high, ends=ends)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forebay.errors import ConfigError, StateError
 from forebay.source import Owns
@@ -103,14 +103,26 @@ class Openings:
         first = self._starts(new) | {p: self._news.low[p] for p in grown}
         wanted = {p: saved[p] for p in old} | {p: self._fresh(p, at) for p, at in first.items()}
         bounds = self._bounds(list(wanted))
-        return [self._opening(p, wanted[p], bounds.get(p), on_gap) for p in self._news.low]
+        return [
+            self._opening(p, wanted[p], bounds.get(p), on_gap, saved=p in saved)
+            for p in self._news.low
+        ]
 
     def _opening(
-        self, partition: Partition, position: Position, bound: int | None, on_gap: OnGap
+        self,
+        partition: Partition,
+        position: Position,
+        bound: int | None,
+        on_gap: OnGap,
+        *,
+        saved: bool,
     ) -> Opening:
         # The client compares leader epochs where it begins to read; here it would not begin.
         unread = bound is not None and bound <= position.low
-        gap = find_gap(partition.id, position, self._log_of(partition), refused=unread)
+        log = log_of(self._news, partition)
+        if not saved:  # an end that was asked for later than the log's is no cut
+            log = replace(log, high=max(log.high, position.offset))
+        gap = find_gap(partition.id, position, log, refused=unread)
         at, epoch = position.low, (position.token or {}).get("epoch")
         if gap is not None:
             at, epoch = gap.resume(on_gap), None
@@ -119,9 +131,6 @@ class Openings:
         return Opening(
             partition=partition, position=position, at=at, epoch=epoch, bound=bound, gap=gap
         )
-
-    def _log_of(self, partition: Partition) -> Log:
-        return log_of(self._news, partition)
 
     def _fresh(self, partition: Partition, at: int) -> Position:
         identity = self._news.topics[partition.topic].identity
