@@ -19,6 +19,7 @@ from tests.kafka_support import (
     slices_of,
     slices_until,
     values,
+    wait_for,
 )
 from tests.topics import Topics
 
@@ -87,6 +88,31 @@ def test_a_broker_that_pauses_is_waited_for(broker: DevBrokerProcess, topic: str
         broker.faults.resume()
         produce(broker.bootstrap, topic, numbered(5))
         assert values(slices_of(reader, rows=5)) == numbered(5)
+
+
+def test_ends_are_unknown_while_the_brokers_do_not_tell_them(
+    broker: DevBrokerProcess, topic: str
+) -> None:
+    split = f"kafka:{topic}/0"
+    with opened(kafka(broker.bootstrap, topic, until=None, connect_seconds=1)) as reader:
+        slices_of(reader, rows=100)
+        assert reader.ends() == {split: 100}
+        broker.faults.pause()
+        wait_for(lambda: reader.ends() == {}, "the end is unknown")
+        broker.faults.resume()
+        produce(broker.bootstrap, topic, numbered(5))
+        wait_for(lambda: reader.ends() == {split: 105}, "the end is known again")
+
+
+def test_one_partition_without_an_answer_leaves_the_ends_of_the_others_known(
+    broker: DevBrokerProcess,
+) -> None:
+    topics = Topics(broker.bootstrap)
+    topic = topics(2)
+    with opened(kafka(broker.bootstrap, topic, until=None, discover_seconds=60)) as reader:
+        reader.poll(0.0)
+        topics.recreate(topic, 1)
+        wait_for(lambda: reader.ends() == {f"kafka:{topic}/0": 0}, "one end is unknown")
 
 
 def test_a_cut_connection_repeats_and_loses_nothing(broker: DevBrokerProcess, topic: str) -> None:

@@ -33,6 +33,8 @@ class News:
     high: Mapping[Partition, int] = field(default_factory=dict)
     ends: Mapping[Partition, int] = field(default_factory=dict)
     """One past the last record that may be read: before open transactions if committed."""
+    unanswered: frozenset[Partition] = frozenset()
+    """Partitions whose end is the one of before: the last question got no answer for them."""
     silent_since: float | None = None
     """Monotonic time since when the brokers have not answered; None if they do."""
     trouble: str = ""
@@ -132,7 +134,13 @@ class Lookout:
     def _ends(self) -> News:
         wanted = list(self._news.ends)
         ends = self._cluster.offsets(wanted, latest(), committed=self._committed, partial=True)
-        return replace(self._news, ends={**self._news.ends, **ends}, silent_since=None, trouble="")
+        return replace(
+            self._news,
+            ends={**self._news.ends, **ends},
+            unanswered=frozenset(wanted) - ends.keys(),
+            silent_since=None,
+            trouble="",
+        )
 
 
 def survey(

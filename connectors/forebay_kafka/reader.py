@@ -112,10 +112,14 @@ class KafkaReader:
     def ends(self) -> Mapping[str, int]:
         """The end offset of each split; of a bounded one, where its reading ends if that is less.
 
-        Asked of the brokers every few seconds, once reading has begun.
+        Asked of the brokers every few seconds, once reading has begun. Splits of which they do not
+        tell are left out: an end of before is no end of now.
         """
         out = {}
-        for partition, end in self._lookout.news.ends.items():
+        news = self._lookout.news
+        for partition, end in news.ends.items():
+            if news.silent_since is not None or partition in news.unanswered:
+                continue
             bound = self._bounds.get(partition)
             out[partition.id] = end if bound is None else min(end, bound)
         return out
