@@ -224,9 +224,11 @@ def test_a_slow_trainer_makes_it_shrink_and_never_grow() -> None:
 
 def test_workers_given_as_a_number_stay_that_many() -> None:
     with Pipeline(ENDLESS).map(slow(0.0), workers=3).batch(10).loader() as loader:
+        assert loader.pools() == {}
         batches = iter(loader)  # a loop that is forgotten ends everything
         next(batches)
         assert loader.stats().workers == 3
+        assert [(p.workers, p.least, p.most) for p in loader.pools().values()] == [(3, 3, 3)]
         assert "forebay-autoscale" not in {t.name for t in threading.enumerate()}
         assert loader.decisions() == []
 

@@ -24,7 +24,7 @@ from forebay.batcher import Batching, Group, Origins, groups
 from forebay.columns import Columns, as_numpy, joined, map_columns
 from forebay.cudaclock import cuda_clock, cuda_uuid
 from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink
-from forebay.engine import Feed, Plan
+from forebay.engine import Feed, Plan, PoolStats
 from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, StateError
 from forebay.intake import Intake, Slices
 from forebay.merge import Merge
@@ -154,7 +154,7 @@ class Loader(IterableDataset[Batch]):
             ready_batches=session.prefetcher.batches if session else 0,
             bytes_in_flight=session.feed.bytes_in_flight() if session else 0,
             freshness_seconds=counts.freshness_seconds,
-            workers=sum(p.workers for p in session.feed.pools().values()) if session else 0,
+            workers=sum(p.workers for p in self.pools().values()),
             passes=self._state.pass_index,
         )
 
@@ -165,6 +165,11 @@ class Loader(IterableDataset[Batch]):
             return {}
         at = self._state.splits
         return {k: behind(end, at[k]) for k, end in session.feed.ends().items() if k in at}
+
+    def pools(self) -> Mapping[str, PoolStats]:
+        """The pools of workers by name; none before the first ``next()``. Any thread."""
+        session = self._session
+        return {} if session is None else session.feed.pools()
 
     def decisions(self) -> list[Taken]:
         """What the autoscaler decided, and why; oldest first. Any thread."""
