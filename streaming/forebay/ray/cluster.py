@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from forebay.errors import ConfigError, EngineError, ProcessError
 
@@ -41,6 +42,12 @@ def connect(address: str | None, options: Mapping[str, Any]) -> Callable[[], Non
     except Exception as e:  # Ray raises many kinds of errors for the same few causes
         raise EngineError(_refused(address, e)) from e
     return _stop
+
+
+def near() -> dict[str, Any]:
+    """Options of an actor that is to run on the node of this process, if that has room."""
+    node = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
 
 
 def _refuse_fork() -> None:

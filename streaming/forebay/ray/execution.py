@@ -6,20 +6,19 @@ on Ray's scheduling thread; Ray pickles their classes by name, and finds the exe
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
-import pyarrow as pa
 import ray
 
 from forebay.ray import _compat
+from forebay.ray.executor import OnEnd, OnFinished, Pool
 from forebay.ray.parcels import to_table
+from forebay.ray.quiet import NAME, THREAD, quiet
 from forebay.ray.working import StageWorker
 
 # While nothing runs and nothing waits, the scheduling loop would spin.
@@ -29,25 +28,7 @@ _BOOKS_SECONDS = 0.25
 _CLOSE_SECONDS = 30.0
 _IN_FLIGHT = 2
 _RUN = "forebay.run"
-_NAME, _THREAD = "forebay", "forebay-ray"
 _RUNS: dict[str, Execution] = {}
-
-OnFinished: TypeAlias = Callable[[pa.Table], None]
-"""Called with each finished parcel."""
-OnEnd: TypeAlias = Callable[["BaseException | None"], None]
-"""Called once with why it ended by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """The workers of an execution."""
-
-    least: int
-    most: int
-    arguments: tuple[Any, ...]
-    """Of ``StageWorker``."""
-    options: Mapping[str, Any]
-    """Resources of each worker, as ``map_batches`` takes them."""
 
 
 class Execution:
@@ -55,10 +36,19 @@ class Execution:
 
     Args:
         on_finished, on_end: called on a thread of this execution.
+        fetch: makes of a reference to a finished parcel what ``on_finished`` is given.
     """
 
-    def __init__(self, pool: Pool, on_finished: OnFinished, on_end: OnEnd) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        on_finished: OnFinished,
+        on_end: OnEnd,
+        fetch: Callable[[Any], Any] = ray.get,
+    ) -> None:
+        quiet_and_quick()
         self._pool, self._on_finished, self._on_end = pool, on_finished, on_end
+        self._fetch = fetch
         self.wanted = pool.most
         """Workers that there should be; any thread may set it."""
         self.began = time.monotonic()
@@ -73,7 +63,7 @@ class Execution:
         self._executor: Any = None
         self._id = uuid.uuid4().hex
         _RUNS[self._id] = self
-        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
         self._thread.start()
 
     def put(self, ref: Any, nbytes: int) -> None:
@@ -98,9 +88,9 @@ class Execution:
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            for bundle in self._dataset().iter_internal_ref_bundles():
-                for ref in bundle.block_refs:
-                    self._on_finished(ray.get(ref))
+            for refs in map(_refs_of, self._dataset().iter_internal_ref_bundles()):
+                while refs:  # one that was kept here would keep its parcel in the object store
+                    self._on_finished(self._fetch(refs.pop()))
         except BaseException as e:  # told to the feed, which starts anew or raises it
             error = e
         if self._open:
@@ -110,7 +100,7 @@ class Execution:
         seed = ray.put(to_table(0, None))
         with _compat.DataContext.current(self._context()):
             inputs = ray.data.from_arrow_refs([seed])
-            inputs.set_name(_NAME)
+            inputs.set_name(NAME)
             return inputs.map_batches(
                 StageWorker,
                 fn_constructor_args=self._pool.arguments,
@@ -126,7 +116,7 @@ class Execution:
             )
 
     def _context(self) -> Any:
-        context = _compat.DataContext.get_current().copy()
+        context = (self._pool.context or _compat.DataContext.get_current()).copy()
         context.target_max_block_size = 1  # or blocks are kept until they make 128 MiB
         context.execution_no_progress_timeout_s = -1  # a quiet topic is no fault
         context.memory_usage_poll_interval_s = None
@@ -189,6 +179,10 @@ class Execution:
     def ended(self) -> bool:
         """Whether no parcel comes any more."""
         return not self._open and not self._waiting
+
+
+def _refs_of(bundle: Any) -> list[Any]:
+    return list(bundle.block_refs)
 
 
 class LiveInput(_compat.InputDataBuffer):  # type: ignore[misc]
@@ -262,22 +256,7 @@ class ShrinkGate(_compat.BackpressurePolicy):  # type: ignore[misc]
         )
 
 
-class _NotOurs(logging.Filter):
-    """Keeps Ray from telling of an execution of ours what it tells of data sets: that it is
-    finished, and how to get progress bars."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno > logging.WARNING:
-            return True
-        about_bars = record.name == _compat.PROGRESS and record.threadName == _THREAD
-        return not about_bars and f"Dataset {_NAME}" not in record.getMessage()
-
-
-_not_ours = _NotOurs()
-
-
 def quiet_and_quick() -> None:
     """Settings of the whole process; harmless to other uses of Ray Data in it."""
     _compat.quicken(_TICK_SECONDS)
-    for name in (_compat.StreamingExecutor.__module__, _compat.PROGRESS):
-        logging.getLogger(name).addFilter(_not_ours)
+    quiet()

@@ -25,7 +25,7 @@ from forebay.engine import Plan, PoolStats
 from forebay.errors import ConfigError, EngineError, ProcessError
 from forebay.ray.attempts import forget_all
 from forebay.ray.carried import Carried
-from forebay.ray.execution import OnEnd, OnFinished
+from forebay.ray.executor import Executor, OnEnd, OnFinished
 from forebay.ray.parcels import content_of, number_of, unpacked
 from forebay.ray.reading import Note, Report, SourceLost, Wish, frontier, weight
 from forebay.ray.turns import Turn, Turns
@@ -70,39 +70,6 @@ class SourceReading(Protocol):
 
     def close(self) -> None:
         """Close the reader; may be called twice."""
-
-
-class Executor(Protocol):
-    """What runs the stages of parcels: ``Execution``, here or in a process of its own.
-
-    It is made with what is called with each finished parcel, and what is called once if it ends by
-    itself; both on a thread of its own.
-    """
-
-    wanted: int
-    """Workers that there should be; any thread may set it."""
-
-    @property
-    def began(self) -> float:
-        """When it was made, by the monotonic clock."""
-
-    @property
-    def running(self) -> int:
-        """Workers that were seen alive last."""
-
-    @property
-    def starting(self) -> int:
-        """Workers that were seen starting last."""
-
-    @property
-    def idle_since(self) -> float | None:
-        """Since when it has nothing to do, by the monotonic clock; None while it has."""
-
-    def put(self, ref: Any, nbytes: int) -> None:
-        """Run a parcel. Any thread."""
-
-    def close(self) -> None:
-        """End it and its workers, whatever they are doing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
