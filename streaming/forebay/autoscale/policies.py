@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -166,13 +167,18 @@ def _unknown(o: Observation) -> str:
     if not o.sources:
         return "no source has told how far it reaches"
     for name, source in o.sources.items():
-        if source.lag is None or source.arrival is None:
-            what = "lag" if source.lag is None else "arrival rate"
+        if not (_is_number(source.lag) and _is_number(source.arrival)):
+            what = "arrival rate" if _is_number(source.lag) else "lag"
             return f"the {what} of {name} is not known"
     for name, pool in o.pools.items():
         if not pool.rate:
             return f"pool {name} has not finished anything yet, its rate is not known"
     return ""
+
+
+def _is_number(value: float | None) -> bool:
+    """A metric that some system computed can be NaN: that is not known, too."""
+    return value is not None and math.isfinite(value)
 
 
 def _hold(o: Observation, reason: str) -> list[Decision]:
