@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,8 +11,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from forebay.errors import ConfigError, EngineError, ProcessError
+from forebay.ray.watch import no_answer
 
 _CONNECT_SECONDS = 5.0
+_SOME = (None, "auto", "local")
 
 
 def connect(address: str | None, options: Mapping[str, Any]) -> Callable[[], None]:
@@ -88,20 +89,27 @@ def _check_same(address: str | None) -> None:
 
 def _check_answers(address: str | None) -> None:
     """Ray itself takes two minutes to say that nobody answers."""
-    if address in (None, "auto", "local"):
+    if address in _SOME:
         return
+    check_address(address)
+    if (why := no_answer(address, _CONNECT_SECONDS)) is not None:
+        raise EngineError(
+            f"nobody answers at the address of the Ray cluster, {address} ({why}). It is host:port "
+            "of the head node's GCS, as 'ray start --head' prints it, and open to this machine."
+        )
+
+
+def check_address(address: str) -> None:
+    """Refuse what is no address.
+
+    Raises:
+        ConfigError: says what one is.
+    """
     host, _, port = address.rpartition(":")
-    if "://" in address or not host or not port.isdigit():
+    if address not in _SOME and ("://" in address or not host or not port.isdigit()):
         raise ConfigError(
             f"address must be host:port of the head node's GCS, or 'auto', not {address!r}"
         )
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-    except OSError as e:
-        raise EngineError(
-            f"nobody answers at the address of the Ray cluster, {address} ({e}). It is host:port "
-            "of the head node's GCS, as 'ray start --head' prints it, and open to this machine."
-        ) from e
 
 
 def _refused(address: str | None, error: Exception) -> str:
@@ -110,8 +118,9 @@ def _refused(address: str | None, error: Exception) -> str:
     if address:
         return (
             f"{where} does not take this process in ({text}). Mostly it is the cluster's token: "
-            "copy ~/.ray/auth_token of the head node, or set RAY_AUTH_TOKEN_PATH or "
-            "RAY_AUTH_TOKEN; for a cluster without one set RAY_AUTH_MODE=disabled here as well. "
+            "set RAY_AUTH_MODE=token, without which Ray sends none to an address that is named, "
+            "and copy ~/.ray/auth_token of the head node, or set RAY_AUTH_TOKEN_PATH or "
+            "RAY_AUTH_TOKEN; for a cluster without one set RAY_AUTH_MODE=disabled. "
             "Else see whether both have the same version of Ray and of Python."
         )
     return f"{where} cannot be started: {text}"

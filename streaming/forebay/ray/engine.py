@@ -19,10 +19,13 @@ from forebay.ray.attempts import prefix_of
 from forebay.ray.carried import Carried
 from forebay.ray.execution import Execution, Pool, quiet_and_quick
 from forebay.ray.feed import RayFeed, Setup, SourceReading
+from forebay.ray.placement import Placement, check_actor, check_init, check_runtime_env, strategy
 from forebay.ray.reading import ActorReading, LocalReading, SourceLost
+from forebay.ray.watch import HeadWatch
 from forebay.recording import RecordedSource
 
 _READER_CPUS = 0.1
+_WITHOUT_END = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +42,22 @@ class RayEngine:
     num_cpus: float = 1.0
     """Of each worker, as the other resources."""
     num_gpus: float = 0.0
-    memory: float | None = None
+    memory: int | None = None
     """Bytes."""
     resources: Mapping[str, float] = field(default_factory=dict)
+    label_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the nodes that workers may run on, as Ray takes them:
+    ``{"ray.io/node-group": "decoders"}``."""
+    placement: Placement = "spread"
+    """Where workers run among the nodes that they may run on: ``spread`` over all, ``pack`` on few,
+    so that an autoscaler can take the others away, ``near`` on the trainer's node while that has
+    room."""
+    max_restarts: int = -1
+    """How often Ray starts a worker that died; then the whole pool is started anew, which ends in
+    an error if it is of no use. -1: without end, since a record that kills is found out and left
+    out."""
     runtime_env: Mapping[str, Any] | None = None
+    """What the nodes need to import the stages, by Ray's names."""
     reader: Mapping[str, Any] = field(default_factory=dict)
     """How the actor that reads is placed, as Ray's ``ActorClass.options`` takes it."""
     roll_hours: float = 12.0
@@ -50,6 +65,16 @@ class RayEngine:
     task for ever."""
     init: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of ``ray.init``, if this process is not attached yet."""
+
+    def __post_init__(self) -> None:
+        check_init(self.init)
+        check_runtime_env(self.runtime_env or {})
+        check_actor("", self._options())
+        check_actor("reader", self.reader)
+        if not self.roll_hours > 0:
+            raise ConfigError(f"roll_hours must be positive, not {self.roll_hours}")
+        if self.address is not None:
+            cluster.check_address(self.address)
 
     def start(self, plan: Plan) -> RayFeed:
         """Open the source and begin reading.
@@ -83,12 +108,14 @@ class RayEngine:
             most=bounds[1],
             arguments=(cloudpickle.dumps((tuple(plan.stages), plan.run)), attempts),
             options=self._options(),
+            strategy=strategy(self.placement),
         )
         return Setup(
             make=partial(Execution, pool),
             attempts=attempts,
             bounds=bounds,
             roll_seconds=self.roll_hours * 3600,
+            watch=partial(HeadWatch, ray.get_runtime_context().gcs_address),
             on_close=disconnect,
         )
 
@@ -106,6 +133,10 @@ class RayEngine:
             options["memory"] = self.memory
         if self.resources:
             options["resources"] = dict(self.resources)
+        if self.label_selector:
+            options["label_selector"] = dict(self.label_selector)
+        if self.max_restarts != _WITHOUT_END:
+            options["max_restarts"] = self.max_restarts
         if self.runtime_env is not None:
             options["runtime_env"] = dict(self.runtime_env)
         return options

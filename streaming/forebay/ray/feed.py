@@ -29,6 +29,7 @@ from forebay.ray.executor import Executor, OnEnd, OnFinished
 from forebay.ray.parcels import content_of, number_of, unpacked
 from forebay.ray.reading import Note, Report, SourceLost, Wish, frontier, weight
 from forebay.ray.turns import Turn, Turns
+from forebay.ray.watch import HeadWatch, OnLost
 from forebay.ray.working import Finished
 from forebay.slice import Slice
 from forebay.state import Position
@@ -84,6 +85,8 @@ class Setup:
     """Least and most workers."""
     roll_seconds: float
     """After so long an executor is followed by a new one."""
+    watch: Callable[[OnLost], HeadWatch]
+    """Starts what notices that the head of the cluster is gone."""
     on_close: Callable[[], None]
     """Called last."""
 
@@ -127,7 +130,7 @@ class RayFeed:
         self._finished_splits: frozenset[str] = frozenset()
         self._ends: Mapping[str, int] = {}
         self._phase, self._at_seam = 0, False
-        self._reading_on, self._stopping = True, False
+        self._reading_on, self._stopping, self._lost = True, False, False
         self._failure: BaseException | None = None
         self._broken: BaseException | None = None
         self._failed_reads, self._failed_runs = 0, 0
@@ -138,6 +141,7 @@ class RayFeed:
         self._execution = self._started() if plan.stages else None
         self._thread = threading.Thread(target=self._read, name="forebay-read", daemon=True)
         self._thread.start()
+        self._watch = setup.watch(self._lose)
 
     # -- the taker's side ----------------------------------------------------------------------
 
@@ -232,6 +236,7 @@ class RayFeed:
             self._stopping = True
             self._room.notify_all()
             self._ready_changed.notify_all()
+        self._watch.close()
         self._reading.stop()
         self._thread.join()
         if self._execution is not None:
@@ -335,7 +340,7 @@ class RayFeed:
         asked = time.monotonic()
         while True:
             with self._lock:
-                if self._stopping:
+                if self._stopping or self._lost:
                     return False
                 if self._broken is not None or self._may_read():
                     return True
@@ -369,6 +374,8 @@ class RayFeed:
         if phase > self._phase and not self._begin_phase(phase):
             return
         with self._lock:
+            if self._lost:
+                return
             turns = [self._admitted(n) for n in notes]
             if self._broken is None and (self._execution is None or any(n.rows for n in notes)):
                 self._parcels[number] = _Parcel(turns, ref)
@@ -466,6 +473,14 @@ class RayFeed:
         self._turns.drop_unready()
         self._failure = self._failure or self._broken
 
+    def _lose(self, error: EngineError) -> None:
+        """The head is gone: raise ``error`` once what is here was taken. Called by the watch."""
+        with self._lock:
+            self._lost, self._broken, self._reading_on = True, error, False
+            self._give_up()
+            self._room.notify_all()
+            self._ready_changed.notify_all()
+
     def _look_for_lost(self) -> None:
         """Notice parcels that Ray neither has nor gave."""
         execution = self._execution
@@ -513,7 +528,8 @@ class RayFeed:
             self._got = dict(self._turns.secured)
             self._broken = None
         self._open_again(why)
-        self._execution = self._started()
+        if not self._lost:
+            self._execution = self._started()
 
     def _open_again(self, why: str) -> None:
         """Open the source anew where reading was, less what was got beyond.
@@ -521,7 +537,7 @@ class RayFeed:
         Raises:
             EngineError: it was tried several times, and nothing came of it.
         """
-        while not self._stopping:
+        while not (self._stopping or self._lost):
             self._failed_reads += 1
             if self._failed_reads > _RETRIES:
                 raise EngineError(_no_help(why))

@@ -28,6 +28,7 @@ from forebay.state import Position
 _SLICE_BYTES, _COLUMN_BYTES = 600, 480
 _CLOSE_SECONDS = 1.0
 _PATIENCE_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
 _log = logging.getLogger("forebay")
 
 
@@ -313,17 +314,30 @@ class ActorReading:
 
     def _got(self, ref: Any) -> Any:
         try:
-            while not ray.wait([ref], timeout=_PATIENCE_SECONDS)[0]:
-                _log.warning(
-                    "the actor that reads does not answer: it may wait for room on the cluster "
-                    "(%s), or for the source",
-                    self._options,
-                )
+            self._wait(ref)
             return ray.get(ref)
         except ray.exceptions.RayTaskError:  # not a death, but a fault of ours
             raise
         except ray.exceptions.RayError as e:
             raise SourceLost(_first_line(e)) from e
+
+    def _wait(self, ref: Any) -> None:
+        """Wait for an answer; without a head an actor never starts, and never is said to be dead.
+
+        Raises:
+            SourceLost: reading was stopped meanwhile.
+        """
+        asked = time.monotonic()
+        while not ray.wait([ref], timeout=_LOOK_SECONDS)[0]:
+            if self._stopped:
+                raise SourceLost("reading was stopped")
+            if time.monotonic() - asked > _PATIENCE_SECONDS:
+                asked = time.monotonic()
+                _log.warning(
+                    "the actor that reads does not answer: it may wait for room on the cluster "
+                    "(%s), or for the source",
+                    self._options,
+                )
 
 
 def _first_line(error: BaseException) -> str:
