@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 import ray
@@ -32,18 +32,19 @@ def local_ray() -> Iterator[str]:
         ray.shutdown()
 
 
-def small_engine(address: str) -> RayEngine:
+def small_engine(address: str, **changes: Any) -> RayEngine:
     """An engine whose workers find room on a small machine."""
-    return RayEngine(address=address, num_cpus=0.5)
+    return RayEngine(**{"address": address, "num_cpus": 0.5, **changes})
 
 
-def processes_of(what: Literal["Reading", "MapWorker"]) -> list[int]:
-    """The processes of the readers, or of the workers of all pools."""
+def processes_of(what: Literal["Reading", "MapWorker", "Host"]) -> list[int]:
+    """The processes of the readers, of the workers of all pools, or of the hosts."""
     ours = psutil.Process().children(recursive=True)
-    return [p.pid for p in ours if f"ray::{what}" in _title(p)]
+    return [p.pid for p in ours if f"ray::{what}" in title(p)]
 
 
-def _title(process: psutil.Process) -> str:
+def title(process: psutil.Process) -> str:
+    """What a process calls itself; nothing once it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:  # it ended meanwhile

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -38,6 +37,17 @@ class TestRay(EngineContract):
         return small_engine(ray_cluster)
 
 
+class TestRayInTheTrainer(EngineContract):
+    @pytest.fixture
+    def engine(self, ray_cluster: str) -> Engine:
+        return here(ray_cluster)
+
+
+def here(address: str, **changes: Any) -> RayEngine:
+    """Ray's scheduling loop in this process, where it can be looked into, and starts sooner."""
+    return small_engine(address, scheduler="trainer", **changes)
+
+
 def dies_at_77(columns: Columns) -> Columns:
     """As a segmentation fault or the kernel's memory killer would."""
     if 77 in np.asarray(columns["value"]):
@@ -56,7 +66,7 @@ def test_a_record_that_kills_its_process_becomes_a_dead_letter(ray_cluster: str)
     assert not list(feed._setup.attempts.parent.glob(f"{feed._setup.attempts.name}*"))
 
 
-@pytest.mark.parametrize("victim", ["Reading", "MapWorker"])
+@pytest.mark.parametrize("victim", ["Reading", "MapWorker", "Host"])
 def test_a_killed_process_loses_and_repeats_nothing(ray_cluster: str, victim: str) -> None:
     data = {"a": list(range(3000)), "b": list(range(1500))}
     feed = small_engine(ray_cluster).start(plan(data, workers=(1, 1), max_bytes=30_000))
@@ -70,7 +80,7 @@ def test_a_killed_process_loses_and_repeats_nothing(ray_cluster: str, victim: st
 
 def test_an_execution_that_ends_is_started_anew_where_it_was(ray_cluster: str) -> None:
     data = {"a": list(range(3000))}
-    feed = small_engine(ray_cluster).start(plan(data, workers=(1, 1), max_bytes=30_000))
+    feed = here(ray_cluster).start(plan(data, workers=(1, 1), max_bytes=30_000))
     taken = [first(feed)]
     assert isinstance(feed._execution, Execution)
     feed._execution._executor.shutdown(force=True)
@@ -86,7 +96,7 @@ def test_an_execution_that_never_runs_ends_in_an_error(
         raise RuntimeError("not today")
 
     monkeypatch.setattr(Execution, "_dataset", refuses)
-    feed = small_engine(ray_cluster).start(plan())
+    feed = here(ray_cluster).start(plan())
     with pytest.raises(EngineError, match=r"RuntimeError: not today\); 5 new starts did not help"):
         while True:
             feed.take(1.0)
@@ -94,7 +104,7 @@ def test_an_execution_that_never_runs_ends_in_an_error(
 
 
 def test_an_execution_is_followed_by_a_new_one_in_time(ray_cluster: str) -> None:
-    engine = replace(small_engine(ray_cluster), roll_hours=1 / 3600)
+    engine = here(ray_cluster, roll_hours=1 / 3600)
     data = {"a": range(1_000_000)}
     feed = engine.start(plan(data, workers=(1, 1), max_bytes=30_000))
     taken, seen = [first(feed)], {feed._execution}
@@ -114,7 +124,7 @@ def test_a_parcel_that_ray_never_gives_back_is_read_again(
     monkeypatch.setattr(feed_module, "_LOST_SECONDS", 1.0)
     monkeypatch.setattr(Execution, "put", lambda *a: put(*a) if next(calls) != 3 else None)
     data = {"a": list(range(1000))}
-    feed = small_engine(ray_cluster).start(plan(data, workers=(1, 1), max_bytes=30_000))
+    feed = here(ray_cluster).start(plan(data, workers=(1, 1), max_bytes=30_000))
     assert offsets(drained(feed)) == data["a"]
 
 
@@ -147,7 +157,7 @@ def attached_elsewhere(address: str, **variables: str) -> str:
 
 
 def test_stages_that_a_worker_cannot_load_are_an_error_in_words(ray_cluster: str) -> None:
-    feed = small_engine(ray_cluster).start(plan(stages=[Map("mine", Unloadable())]))
+    feed = here(ray_cluster).start(plan(stages=[Map("mine", Unloadable())]))
     with pytest.raises(ConfigError, match="a Ray worker cannot load the stages: ImportError: no"):
         first(feed)
     feed.close()
@@ -197,7 +207,7 @@ def test_columns_come_out_of_the_kind_they_are_on_threads(ray_cluster: str) -> N
             {k: v.tolist() if hasattr(v, "tolist") else str(v) for k, v in b.items()}
             for b in Pipeline(source).map(images).batch(8).loader(engine=engine, workers=1)
         ]
-        for engine in (small_engine(ray_cluster), "threads")
+        for engine in (here(ray_cluster), "threads")
     )
     assert on_ray == on_threads
 
@@ -207,6 +217,6 @@ def test_the_deterministic_order_is_that_of_threads(ray_cluster: str) -> None:
     pipeline = Pipeline(source).map(lambda c, rng: {**c, "r": rng.uniform()}).batch(32)
     given = [
         [b["r"].tolist() for b in pipeline.loader(engine=engine, order="deterministic", workers=2)]
-        for engine in (small_engine(ray_cluster), "threads")
+        for engine in (here(ray_cluster), "threads")
     ]
     assert given[0] == given[1]

@@ -14,6 +14,7 @@ from forebay import ConfigError, DataLossError, Position, Slice, StageError
 from forebay.ray import _compat
 from forebay.ray.attempts import Attempts, Culprit
 from forebay.ray.carried import Carried
+from forebay.ray.choice import by_leases, fed_live
 from forebay.ray.parcels import cell_of, content_of, number_of, packed, to_table, unpacked
 from forebay.ray.reading import Reading, Wish
 from forebay.ray.turns import Turns
@@ -162,12 +163,27 @@ def test_a_large_slice_is_cut_and_its_rest_comes_next() -> None:
 
 
 def test_the_installed_ray_is_as_it_is_known() -> None:
-    _compat.probe()
+    assert _compat.probe() == []
+    assert not by_leases("auto")
+    assert by_leases("always")
 
 
-def test_a_ray_that_changed_is_refused_by_the_name_of_what_changed(
+def test_a_ray_that_changed_is_run_by_leases_and_what_changed_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_compat.InputDataBuffer, "has_next", None)
+    assert by_leases("auto")
+    assert "InputDataBuffer.has_next changed. It runs by leases instead" in caplog.text
+
+
+def test_a_ray_that_changed_is_refused_where_leases_are_not_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_compat.InputDataBuffer, "has_next", None)
-    with pytest.raises(ConfigError, match=r"InputDataBuffer\.has_next changed"):
-        _compat.probe()
+    with pytest.raises(ConfigError, match=r"InputDataBuffer\.has_next changed\. Install a version"):
+        by_leases("never")
+
+
+@pytest.mark.parametrize("scheduler", ["actor", "trainer"])
+def test_what_is_fed_live_is_found_by_name(scheduler: Any) -> None:
+    assert callable(fed_live(scheduler).put)

@@ -2,7 +2,7 @@
 
 An unbounded stream cannot be run with Ray's public interface without losing records or seconds;
 what is used instead is small, and it is checked before anything starts. Tested with the versions
-that ``forebay[ray]`` allows.
+that ``forebay[ray]`` allows; with another one this module can be imported all the same.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ from typing import Any
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
-from ray.data._internal.actor_autoscaler import ActorAutoscaler, ActorPoolScalingRequest
-from ray.data._internal.execution import streaming_executor_state
-from ray.data._internal.execution.backpressure_policy import (
-    ENABLED_BACKPRESSURE_POLICIES,
-    ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY,
-    BackpressurePolicy,
-)
-from ray.data._internal.execution.execution_callback import ExecutionCallback
-from ray.data._internal.execution.interfaces import BlockEntry, RefBundle
-from ray.data._internal.execution.operators.input_data_buffer import InputDataBuffer
-from ray.data._internal.execution.streaming_executor import StreamingExecutor
-from ray.data.block import BlockMetadata
 
-from forebay.errors import ConfigError
+_gone = ""
+try:
+    from ray.data._internal.actor_autoscaler import ActorAutoscaler, ActorPoolScalingRequest
+    from ray.data._internal.execution import streaming_executor_state
+    from ray.data._internal.execution.backpressure_policy import (
+        ENABLED_BACKPRESSURE_POLICIES,
+        ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY,
+        BackpressurePolicy,
+    )
+    from ray.data._internal.execution.execution_callback import ExecutionCallback
+    from ray.data._internal.execution.interfaces import BlockEntry, RefBundle
+    from ray.data._internal.execution.operators.input_data_buffer import InputDataBuffer
+    from ray.data._internal.execution.streaming_executor import StreamingExecutor
+    from ray.data.block import BlockMetadata
+except ImportError as e:  # ``probe`` tells; until it is clean nothing here is to be used
+    _gone = str(e)
 
 __all__ = [
     "ENABLED_BACKPRESSURE_POLICIES",
     "ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY",
-    "PROGRESS",
     "ActorAutoscaler",
     "ActorPoolScalingRequest",
     "ActorPoolStrategy",
@@ -46,25 +48,6 @@ __all__ = [
     "trim",
 ]
 
-PROGRESS = "ray.data._internal.progress"
-"""The logger that tells of progress bars."""
-_PARAMETERS: list[tuple[Callable[..., Any], set[str]]] = [
-    (ActorPoolScalingRequest, {"delta", "force", "reason"}),
-    (ActorPoolStrategy, {"min_size", "max_size", "max_tasks_in_flight_per_actor"}),
-    (BlockMetadata, {"num_rows", "size_bytes", "exec_stats", "input_files"}),
-    (RefBundle, {"blocks", "schema", "owns_blocks"}),
-    (BlockEntry, {"ref", "metadata"}),
-    (ActorAutoscaler.__init__, {"topology", "resource_manager"}),
-    (StreamingExecutor.shutdown, {"force"}),
-]
-_METHODS: list[tuple[type, set[str]]] = [
-    (ExecutionCallback, {"before_execution_starts", "on_execution_step"}),
-    (ActorAutoscaler, {"try_trigger_scaling"}),
-    (BackpressurePolicy, {"can_add_input"}),
-    (InputDataBuffer, {"has_next", "_get_next_inner", "has_completed", "num_outputs_total"}),
-    (InputDataBuffer, {"num_active_tasks", "get_autoscaling_actor_pools"}),
-    (ray.data.Dataset, {"map_batches", "iter_internal_ref_bundles"}),
-]
 _SETTINGS = {
     "custom_execution_callback_classes",
     "enable_progress_bars",
@@ -75,19 +58,35 @@ _SETTINGS = {
 }
 
 
-def probe() -> None:
-    """Check that Ray Data is made as this module thinks.
-
-    Raises:
-        ConfigError: it is not; names what is missing, and the way out.
-    """
+def probe() -> list[str]:
+    """What of Ray Data is not as this module thinks; nothing, if the module can be used."""
+    if _gone:
+        return [_gone]
     missing = [*_missing_parameters(), *_missing_methods()]
-    missing += [f"DataContext.{n}" for n in sorted(_SETTINGS - _fields(DataContext))]
-    if missing:
-        raise ConfigError(
-            f"the ray engine does not know Ray {ray.__version__}: {', '.join(missing)} changed. "
-            "Install a version it was tested with: pip install 'forebay[ray]'."
-        )
+    return missing + [f"DataContext.{n}" for n in sorted(_SETTINGS - _fields(DataContext))]
+
+
+def _parameters() -> list[tuple[Callable[..., Any], set[str]]]:
+    return [
+        (ActorPoolScalingRequest, {"delta", "force", "reason"}),
+        (ActorPoolStrategy, {"min_size", "max_size", "max_tasks_in_flight_per_actor"}),
+        (BlockMetadata, {"num_rows", "size_bytes", "exec_stats", "input_files"}),
+        (RefBundle, {"blocks", "schema", "owns_blocks"}),
+        (BlockEntry, {"ref", "metadata"}),
+        (ActorAutoscaler.__init__, {"topology", "resource_manager"}),
+        (StreamingExecutor.shutdown, {"force"}),
+    ]
+
+
+def _methods() -> list[tuple[type, set[str]]]:
+    return [
+        (ExecutionCallback, {"before_execution_starts", "on_execution_step"}),
+        (ActorAutoscaler, {"try_trigger_scaling"}),
+        (BackpressurePolicy, {"can_add_input"}),
+        (InputDataBuffer, {"has_next", "_get_next_inner", "has_completed", "num_outputs_total"}),
+        (InputDataBuffer, {"num_active_tasks", "get_autoscaling_actor_pools"}),
+        (ray.data.Dataset, {"map_batches", "iter_internal_ref_bundles"}),
+    ]
 
 
 def _fields(kind: Any) -> set[str]:
@@ -97,7 +96,7 @@ def _fields(kind: Any) -> set[str]:
 def _missing_parameters() -> list[str]:
     return [
         f"{function.__qualname__}({name})"
-        for function, names in _PARAMETERS
+        for function, names in _parameters()
         for name in sorted(names - inspect.signature(function).parameters.keys())
     ]
 
@@ -105,7 +104,7 @@ def _missing_parameters() -> list[str]:
 def _missing_methods() -> list[str]:
     return [
         f"{kind.__name__}.{name}"
-        for kind, names in _METHODS
+        for kind, names in _methods()
         for name in sorted(names)
         if not callable(getattr(kind, name, None))
     ]

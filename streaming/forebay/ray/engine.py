@@ -14,11 +14,13 @@ from ray import cloudpickle
 
 from forebay.engine import Plan
 from forebay.errors import ConfigError
-from forebay.ray import _compat, cluster
+from forebay.ray import cluster
 from forebay.ray.attempts import prefix_of
 from forebay.ray.carried import Carried
-from forebay.ray.execution import Execution, Pool, quiet_and_quick
+from forebay.ray.choice import LeaseUse, Scheduler, by_leases, fed_live
+from forebay.ray.executor import Executor, OnEnd, OnFinished, Pool
 from forebay.ray.feed import RayFeed, Setup, SourceReading
+from forebay.ray.leases import LeaseExecution
 from forebay.ray.placement import Placement, check_actor, check_init, check_runtime_env, strategy
 from forebay.ray.reading import ActorReading, LocalReading, SourceLost
 from forebay.ray.watch import HeadWatch
@@ -60,6 +62,14 @@ class RayEngine:
     """What the nodes need to import the stages, by Ray's names."""
     reader: Mapping[str, Any] = field(default_factory=dict)
     """How the actor that reads is placed, as Ray's ``ActorClass.options`` takes it."""
+    scheduler: Scheduler = "actor"
+    """Where the scheduling loop of Ray Data runs: in an actor of its own, the host, or in this
+    process, where it takes the GIL from the training loop."""
+    host: Mapping[str, Any] = field(default_factory=dict)
+    """How the host is placed, as ``reader``; on this node unless it says otherwise."""
+    leases: LeaseUse = "auto"
+    """Whether to run with public names of Ray only, by leases: where the installed Ray is not
+    known, or always, or never. It is slower, and takes no ``scheduler`` and no ``host``."""
     roll_hours: float = 12.0
     """After so long the Ray Data execution is followed by a new one: Ray keeps a little of every
     task for ever."""
@@ -71,6 +81,7 @@ class RayEngine:
         check_runtime_env(self.runtime_env or {})
         check_actor("", self._options())
         check_actor("reader", self.reader)
+        check_actor("host", self.host)
         if not self.roll_hours > 0:
             raise ConfigError(f"roll_hours must be positive, not {self.roll_hours}")
         if self.address is not None:
@@ -83,13 +94,12 @@ class RayEngine:
             EngineError, ConfigError, ProcessError: the cluster cannot be used.
             SourceError, StateError: as ``Source.open``; nothing was started.
         """
-        _compat.probe()
-        quiet_and_quick()
+        leases = by_leases(self.leases)
         disconnect = cluster.connect(self.address, self.init)
         reading = self._reading(plan)
         try:
             positions = _opened(reading, plan)
-            return RayFeed(plan, reading, positions, self._setup(plan, disconnect))
+            return RayFeed(plan, reading, positions, self._setup(plan, disconnect, leases=leases))
         except BaseException:
             reading.close()
             disconnect()
@@ -99,9 +109,11 @@ class RayEngine:
         if isinstance(plan.source, RecordedSource):
             # Its flush() must find what was read in this very process.
             return LocalReading(plan.source, plan.owns)
-        return ActorReading(plan.source, plan.owns, {"num_cpus": _READER_CPUS, **self.reader})
+        return ActorReading(
+            plan.source, plan.owns, {"num_cpus": _READER_CPUS, **self._placed(self.reader)}
+        )
 
-    def _setup(self, plan: Plan, disconnect: Callable[[], None]) -> Setup:
+    def _setup(self, plan: Plan, disconnect: Callable[[], None], *, leases: bool) -> Setup:
         attempts, bounds = prefix_of(uuid.uuid4().hex), self._workers(plan)
         pool = Pool(
             least=bounds[0],
@@ -111,13 +123,25 @@ class RayEngine:
             strategy=strategy(self.placement),
         )
         return Setup(
-            make=partial(Execution, pool),
+            make=self._executor(pool, leases=leases),
             attempts=attempts,
             bounds=bounds,
             roll_seconds=self.roll_hours * 3600,
             watch=partial(HeadWatch, ray.get_runtime_context().gcs_address),
             on_close=disconnect,
         )
+
+    def _executor(self, pool: Pool, *, leases: bool) -> Callable[[OnFinished, OnEnd], Executor]:
+        if leases:
+            return partial(LeaseExecution, pool)
+        live = fed_live(self.scheduler)
+        if self.scheduler == "trainer":
+            return partial(live, pool)
+        return partial(live, pool, {**cluster.near(), **self._placed(self.host)})
+
+    def _placed(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of an actor that is not a worker; it imports what workers import."""
+        return {**({"runtime_env": self.runtime_env} if self.runtime_env else {}), **options}
 
     def _workers(self, plan: Plan) -> tuple[int, int]:
         if plan.workers is not None:
