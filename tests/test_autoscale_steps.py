@@ -86,6 +86,16 @@ def test_start_up_time_comes_on_top_of_the_cool_down() -> None:
     assert set(pool.want(*[4] * 14)) == {16}
 
 
+def test_workers_that_find_no_room_to_start_are_not_waited_for_for_ever() -> None:
+    pool = Pool(8, Guards(patience=2, cool_down=15))
+    pool.want(16)
+    pool.seen = replace(pool.seen, workers=8, starting=8)
+    for _ in range(80):
+        (size,) = pool.want(4)
+        pool.seen = replace(pool.seen, workers=min(size, 8), starting=max(size - 8, 0))
+    assert size == 4
+
+
 def test_what_makes_room_for_another_pool_is_done_at_once() -> None:
     assert Pool(83).want(57, urgent=True) == [57]
 

@@ -16,7 +16,7 @@ from forebay.autoscale import (
     TraceFile,
 )
 from forebay.autoscale.gil import LockProbe
-from forebay.engine import Feed, Limited
+from forebay.engine import Feed, Limited, PoolStats
 from forebay.nvml import GpuWatch
 from forebay.options import LoaderOptions
 from forebay.prefetch import Prefetcher
@@ -81,13 +81,19 @@ class Scaling:
             self._gpus.join()
 
     def _begin_small(self, log: DecisionLog) -> None:
-        """Begin with a worker a CPU: more are for stages that wait, and that shows soon."""
-        cpus = self._feed.cpus() if isinstance(self._feed, Limited) else None
+        """Begin with few workers: what more of them are good for shows soon."""
         for name, pool in self._feed.pools().items():
-            if cpus is not None and (few := max(pool.least, math.ceil(cpus))) < pool.workers:
+            size, (few, reason) = pool.workers + pool.starting, self._few(pool)
+            if few < size:
                 self._feed.resize(name, few)
-                reason = f"begins with a worker for each of {cpus:.1f} CPUs"
-                log.add(time.time(), pool.workers, Decision(name, few, reason), applied=True)
+                log.add(time.time(), size, Decision(name, few, reason), applied=True)
+
+    def _few(self, pool: PoolStats) -> tuple[int, str]:
+        """Workers to begin with: a thread a CPU; of a cluster, which others use too, the least."""
+        if not isinstance(self._feed, ThreadFeed):
+            return pool.least, "begins with the least"
+        cpus = self._feed.cpus()
+        return max(pool.least, math.ceil(cpus)), f"begins with a worker for each of {cpus:.1f} CPUs"
 
     def sample(self) -> Sample:
         """The counts of now. Any thread."""

@@ -247,7 +247,7 @@ class ThreadFeed:
     def ends(self) -> Mapping[str, int]:
         return self._reader.ends()
 
-    def cpus(self) -> float | None:
+    def cpus(self) -> float:
         return cpu_share()
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ from forebay.autoscale.observation import Observation, PoolSeen
 from forebay.errors import ConfigError
 
 _BUSY = 0.8
+# Workers that have not started after so long are not waited for: a cluster may have no room.
+_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class Governor:
     def _step(self, o: Observation, pool: PoolSeen, d: Decision) -> Decision:
         h = self._histories.setdefault(d.pool, _History())
         h.began = o.at if h.began is None else h.began
-        if pool.starting:
+        if pool.starting and o.at < h.changed_at + _START_SECONDS:
             h.starting_until = o.at
         self._remember(h, o.at, d.workers)
         self._judge(h, o, pool)
