@@ -7,17 +7,23 @@ again. One death alone proves nothing: a preempted node and an innocent record l
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
+import time
+import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+_PREFIX = "forebay-attempts"
 _START = "start"
 DEATHS = 2
+# A trainer that is killed can remove nothing, and its workers die with it.
+_OLD_SECONDS = 600.0
 
 
 class Culprit(NamedTuple):
@@ -67,14 +73,76 @@ class Attempts:
         return [json.loads(line) for line in self._path.read_bytes().splitlines()]
 
 
+class Loading:
+    """The time in which a worker loads the stages, written down until it is over.
+
+    Whoever dies in it leaves a file that nobody has locked.
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        self._prefix = prefix
+        self._path = prefix.with_name(f"{prefix.name}-loading-{uuid.uuid4().hex}")
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    @property
+    def deaths(self) -> int:
+        """How many workers of this run died in it on this node since one came through."""
+        return sum(1 for _ in self._dead())
+
+    def done(self) -> None:
+        """This worker came through: what killed those before it was something else."""
+        for path in self._dead():
+            path.unlink(missing_ok=True)
+        os.close(self._file)
+        self._path.unlink(missing_ok=True)
+
+    def _dead(self) -> Iterator[Path]:
+        for path in self._prefix.parent.glob(f"{self._prefix.name}-loading-*"):
+            if path != self._path and _is_free(path):
+                yield path
+
+
+def _is_free(path: Path) -> bool:
+    """Whether no living process has locked a file."""
+    try:
+        file = os.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
 def prefix_of(run: str) -> Path:
     """What the files of a run begin with: in memory if the node has such a disk."""
     memory = Path("/dev/shm")
     root = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-    return root / f"forebay-{run}"
+    return root / f"{_PREFIX}-{run}"
 
 
 def forget_all(prefix: Path) -> None:
     """Remove what killed workers left on this node."""
     for left in prefix.parent.glob(f"{prefix.name}-*"):
         left.unlink(missing_ok=True)
+
+
+def forget_old(prefix: Path) -> None:
+    """Remove what killed runs left on this node.
+
+    What a living run has there for so long is not missed: a record that kills takes one more life.
+    """
+    for left in prefix.parent.glob(f"{_PREFIX}-*"):
+        _remove_old(left)
+
+
+def _remove_old(path: Path) -> None:
+    try:
+        if time.time() - path.stat().st_mtime > _OLD_SECONDS:
+            path.unlink()
+    except OSError:  # another user's, or removed meanwhile
+        return

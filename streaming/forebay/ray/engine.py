@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from forebay.ray.feed import RayFeed, Setup, SourceReading
 from forebay.ray.leases import LeaseExecution
 from forebay.ray.placement import Placement, check_actor, check_init, check_runtime_env, strategy
 from forebay.ray.reading import ActorReading, LocalReading, SourceLost
+from forebay.ray.store import window_bytes
 from forebay.ray.watch import HeadWatch
 from forebay.recording import RecordedSource
 
@@ -96,6 +97,7 @@ class RayEngine:
         """
         leases = by_leases(self.leases)
         disconnect = cluster.connect(self.address, self.init)
+        plan = replace(plan, max_bytes=window_bytes(plan.max_bytes))
         reading = self._reading(plan)
         try:
             positions = _opened(reading, plan)

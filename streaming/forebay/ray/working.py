@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from ray import cloudpickle
 
-from forebay.ray.attempts import DEATHS, Attempts, Culprit
+from forebay.errors import EngineError
+from forebay.ray.attempts import DEATHS, Attempts, Culprit, Loading, forget_old
 from forebay.ray.carried import Carried, unloadable
 from forebay.ray.parcels import PackedSlice, content_of, number_of, packed, to_table, unpacked
 from forebay.rng import RowRandom, Run
@@ -21,6 +22,11 @@ from forebay.stage import Outcome, Stage, run_stages, to_rows
 
 # A worker that dies so often outside of any record will not stop dying.
 _MOST_ATTEMPTS = 12
+_MOST_DEATHS_LOADING = 5
+_MORTAL = (
+    "{} Ray workers died one after the other while they loaded the stages: see the logs of the Ray "
+    "workers for what ends the process, and whether they have memory enough for what it imports"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +52,20 @@ class StageWorker:
         self._attempts = attempts
         self._stages: Sequence[Stage] = ()
         self._run = Run()
-        self._useless: Carried | None = None
+        forget_old(attempts)
+        loading = Loading(attempts)
+        self._useless = self._load(packed_stages, loading.deaths)
+        loading.done()
+
+    def _load(self, packed_stages: bytes, deaths: int) -> Carried | None:
+        """Load the stages; why they cannot be, if so."""
+        if deaths >= _MOST_DEATHS_LOADING:
+            return Carried.of(EngineError(_MORTAL.format(deaths)))
         try:
             self._stages, self._run = cloudpickle.loads(packed_stages)
         except Exception as e:  # a module that is not installed here can raise anything
-            self._useless = Carried.of(unloadable("a Ray worker", "the stages", e))
+            return Carried.of(unloadable("a Ray worker", "the stages", e))
+        return None
 
     def __call__(self, parcel: pa.Table) -> pa.Table:
         began, used = time.perf_counter(), time.thread_time()
@@ -73,7 +88,7 @@ class StageWorker:
             if self._useless is not None:
                 return self._useless
             if attempts.earlier >= _MOST_ATTEMPTS:
-                raise RuntimeError(
+                raise EngineError(
                     f"{attempts.earlier} workers died on {s.split}@{s.start}, in no record of it: "
                     "see the logs of the Ray workers, and whether they have memory enough"
                 )
