@@ -1,0 +1,198 @@
+"""The manifests of deploy/kuberay fit Kubernetes, each other, their topology and our versions.
+
+``FOREBAY_KUBERAY_CRDS=FOLDER`` checks them against KubeRay's own definitions as well: the files
+``ray.io_*.yaml`` of its Helm chart.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import requires, version
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from tests.kubernetes_fields import misfits
+from tests.pictures import photo, saved
+
+from forebay.testing import MemorySource
+from forebay.topology import EngineChoice, Topology, load
+from forebay.training import Checkpoint, Stopper, TrainingLoader
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "deploy" / "kuberay"
+RAY = next(r for r in map(Requirement, requires("forebay") or ()) if r.name == "ray")
+MANIFESTS: list[dict[str, Any]] = [
+    manifest
+    for file in sorted(FOLDER.glob("*.yaml"))
+    for manifest in yaml.safe_load_all(file.read_text())
+]
+IDS = [f"{m['kind']}-{m['metadata']['name']}" for m in MANIFESTS]
+CRDS = os.environ.get("FOREBAY_KUBERAY_CRDS")
+SECRETS = {"KAFKA_BOOTSTRAP_SERVERS": "b:1", "KAFKA_USERNAME": "me", "KAFKA_PASSWORD": "S3CR3T-1"}
+every_manifest = pytest.mark.parametrize("manifest", MANIFESTS, ids=IDS)
+
+
+def of_kind(kind: str) -> list[dict[str, Any]]:
+    return [m for m in MANIFESTS if m["kind"] == kind]
+
+
+def pods(value: Any) -> Iterator[dict[str, Any]]:
+    """Every pod in a manifest."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for item in value.values():
+            yield from pods(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from pods(item)
+
+
+def clusters() -> list[dict[str, Any]]:
+    jobs = [m["spec"]["rayClusterSpec"] for m in of_kind("RayJob")]
+    return jobs + [m["spec"] for m in of_kind("RayCluster")]
+
+
+@pytest.fixture
+def topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topology]:
+    """The topology that the manifests hold, checked as ``forebay validate`` does."""
+    (config_map,) = of_kind("ConfigMap")
+    for name, text in config_map["data"].items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    on_cluster = EngineChoice(name="ray", address="auto")
+    yield load(tmp_path / "topology.yaml", env=SECRETS, engine=on_cluster)
+    sys.modules.pop("my_training", None)  # other tests have modules of this name, too
+
+
+@every_manifest
+def test_every_field_is_one_that_kubernetes_knows(manifest: dict[str, Any]) -> None:
+    assert misfits(manifest) == []
+
+
+def test_a_mistyped_field_is_noticed() -> None:
+    (job,) = of_kind("RayJob")
+    wrong = copy.deepcopy(job)
+    wrong["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["maxReplica"] = "4"
+    group = ".spec.rayClusterSpec.workerGroupSpecs[0]"
+    assert misfits(wrong) == [f"{group}.maxReplica: there is no such field"]
+
+
+@every_manifest
+def test_kuberay_itself_takes_it(manifest: dict[str, Any]) -> None:
+    if manifest["apiVersion"] != "ray.io/v1":
+        return
+    if CRDS is None:
+        pytest.skip("not checked against KubeRay's own definitions: set FOREBAY_KUBERAY_CRDS")
+    definition = yaml.load(
+        Path(CRDS, f"ray.io_{manifest['kind'].lower()}s.yaml").read_text(), yaml.CSafeLoader
+    )
+    (v1,) = [v for v in definition["spec"]["versions"] if v["name"] == "v1"]
+    schema = closed(v1["schema"]["openAPIV3Schema"])
+    jsonschema.Draft202012Validator(schema).validate(manifest)
+
+
+def closed(schema: Any) -> Any:
+    """A definition that refuses unknown fields, which a cluster would drop without a word."""
+    if isinstance(schema, list):
+        return [closed(s) for s in schema]
+    if not isinstance(schema, dict):
+        return schema
+    shut = {k: closed(v) for k, v in schema.items()}
+    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
+        shut.setdefault("additionalProperties", False)
+    return shut
+
+
+def test_the_version_of_ray_is_one_that_the_engine_was_tested_with() -> None:
+    dockerfile = (FOLDER / "Dockerfile").read_text()
+    tags = re.findall(r"rayproject/ray:(\d+\.\d+\.\d+)-py3\d+", dockerfile)
+    assert len(tags) == 2
+    for tag in [*tags, *(c["rayVersion"] for c in clusters())]:
+        assert tag in RAY.specifier
+
+
+def test_every_pod_runs_the_one_image_of_this_version() -> None:
+    image = f"forebay:{version('forebay')}"
+    assert f"-t {image} " in (FOLDER / "Dockerfile").read_text()
+    assert {c["image"] for p in pods(MANIFESTS) for c in p["containers"]} == {image}
+
+
+def test_the_topology_is_valid_on_the_engine_of_the_cluster(topology: Topology) -> None:
+    assert topology.engine == "ray"
+    assert topology.train is not None and topology.train.wants_checkpoint
+
+
+def test_the_training_function_trains_on_what_the_stages_give(
+    topology: Topology, tmp_path: Path
+) -> None:
+    rows = [{"value": saved(photo(i), "JPEG")} for i in range(8)]
+    pipeline = replace(topology.pipeline, source=MemorySource({"a": rows}), sink=None)
+    stopper = Stopper()
+    loader = TrainingLoader(pipeline.batch(4).loader(state_of="committed"), stopper)
+    checkpoint = Checkpoint(tmp_path / "c.pt", loader, every=1)
+    assert topology.train is not None
+    topology.train.function(loader, checkpoint)
+    assert loader.batches == 2
+    assert set(checkpoint.load()["model"]) == {"weight", "bias"}
+
+
+def test_pods_that_run_the_topology_have_all_that_it_names() -> None:
+    (config_map,) = of_kind("ConfigMap")
+    named = set(re.findall(r"\$\{(\w+)\}", config_map["data"]["topology.yaml"]))
+    assert named == set(SECRETS)
+    heads = [c["headGroupSpec"]["template"]["spec"] for c in clusters()[:1]]
+    trainers = [m["spec"]["template"]["spec"] for m in of_kind("Job")]
+    for pod in heads + trainers:
+        (container,) = pod["containers"]
+        assert named <= {e["name"] for e in container["env"]}
+        mounts = {m["mountPath"] for m in container["volumeMounts"]}
+        assert {"/topology", "/checkpoints"} <= mounts
+
+
+def test_what_runs_is_a_run_of_the_mounted_topology_on_ray() -> None:
+    commands = [m["spec"]["entrypoint"] for m in of_kind("RayJob")]
+    commands += [p["containers"][0]["args"][0] for m in of_kind("Job") for p in pods(m)]
+    for command in commands:
+        words = shlex.split(command)
+        assert words[words.index("run") + 1 :][:4] == [
+            "/topology/topology.yaml", "--engine", "ray", "--address"
+        ]  # fmt: skip
+
+
+@every_manifest
+def test_every_mount_and_volume_is_there(manifest: dict[str, Any]) -> None:
+    names = {"configMap": "ConfigMap", "persistentVolumeClaim": "PersistentVolumeClaim"}
+    for pod in pods(manifest):
+        volumes = {v["name"]: v for v in pod.get("volumes", ())}
+        mounted = {m["name"] for c in pod["containers"] for m in c.get("volumeMounts", ())}
+        assert mounted == set(volumes)
+        for volume in volumes.values():
+            ((kind, reference),) = [(k, v) for k, v in volume.items() if k != "name"]
+            existing = {m["metadata"]["name"] for m in of_kind(names[kind])}
+            assert next(iter(reference.values())) in existing
+
+
+@pytest.mark.parametrize("cluster", clusters(), ids=["job", "cluster"])
+def test_the_autoscaler_can_give_all_workers_that_the_topology_may_want(
+    cluster: dict[str, Any], topology: Topology
+) -> None:
+    (group,) = cluster["workerGroupSpecs"]
+    assert cluster["enableInTreeAutoscaling"]
+    assert 1 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    (container,) = group["template"]["spec"]["containers"]
+    cpus = int(container["resources"]["limits"]["cpu"]) * group["maxReplicas"]
+    ranks = 1 if cluster is clusters()[0] else 2
+    engine: Any = topology.loader_options["engine"]
+    assert ranks * (topology.loader_options["workers"][1] * engine.num_cpus + 0.1) <= cpus
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
