@@ -1,23 +1,20 @@
 """An executor of public names of Ray only: parcels come to the stages by leases.
 
 Ray Data has no input that grows while it runs, and loses records of a read task that never ends. A
-lease is a read task that ends after so many parcels; it asks a coordinator for each. When its
-process dies, Ray runs it again from its first line and skips as many yields as it had seen: so the
-coordinator writes down what each lease yields, and gives it the same again.
+lease is a read task that ends after so many parcels, and asks a coordinator for each. Before they
+run out, another data set with other leases follows.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import threading
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -26,6 +23,7 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from forebay.ray import cluster
+from forebay.ray.coordinator import Coordinator, Lease
 from forebay.ray.executor import OnEnd, OnFinished, Pool
 from forebay.ray.parcels import to_table
 from forebay.ray.quiet import NAME, THREAD, quiet
@@ -55,106 +53,8 @@ _SETTINGS = {
     "enable_progress_bars": False,
 }
 _log = logging.getLogger("forebay")
-
-
-class Lease(NamedTuple):
-    """One read task of a data set."""
-
-    run: int
-    number: int
-
-
-class Coordinator:
-    """Gives parcels to leases, each to one. An asynchronous actor: one thread, so no locks."""
-
-    def __init__(self) -> None:
-        self._refs: dict[int, list[Any]] = {}
-        """What is not finished, by serial number; a list, or Ray would send the parcel itself."""
-        self._waiting: deque[int] = deque()
-        self._given: dict[Lease, list[int]] = defaultdict(list)
-        self._arrived: dict[int, set[str]] = defaultdict(set)
-        self._over: set[int] = set()
-        self._stopped: set[int] = set()
-        self._unguarded: set[int] = set()
-        self._news = asyncio.Condition()
-
-    async def put(self, serial: int, refs: list[Any]) -> None:
-        """Give a parcel to whichever lease asks next."""
-        self._refs[serial] = refs
-        self._waiting.append(serial)
-        await self._tell()
-
-    async def take(self, lease: Lease, index: int) -> tuple[int, list[Any]] | None:
-        """What a lease yields at an index: always the same; None when it is over.
-
-        The reference is left out once the parcel is finished: Ray will not ask for it again.
-        """
-        given = self._given[lease]
-        async with self._news:
-            # A process that died may still wait here for the same index as its successor.
-            while len(given) <= index:
-                if lease.run in self._over:
-                    return None
-                if self._waiting:
-                    given.append(self._waiting.popleft())
-                else:
-                    await self._news.wait()
-        return given[index], self._refs.get(given[index], [])
-
-    async def finished(self, serial: int) -> None:
-        """Forget a parcel."""
-        self._refs.pop(serial, None)
-        await self._tell()
-
-    async def stopped(self, run: int) -> bool:
-        """Wait until a data set is to stop at once (True) or has ended by itself (False)."""
-        async with self._news:
-            await self._news.wait_for(lambda: run in self._stopped or self._has_ended(run))
-        return run in self._stopped
-
-    async def arrive(self, run: int, worker: str) -> None:
-        """Say that a worker of a data set is there."""
-        self._arrived[run].add(worker)
-
-    async def arrived(self, run: int) -> int:
-        """How many workers of a data set ever came."""
-        return len(self._arrived[run])
-
-    async def end(self, run: int) -> None:
-        """Give a data set no more: it ends by itself with what it has."""
-        self._over.add(run)
-        await self._tell()
-
-    async def stop(self, run: int) -> None:
-        """End a data set, whatever it is doing."""
-        self._stopped.add(run)
-        await self._tell()
-
-    async def unguard(self, run: int) -> None:
-        """Let a data set end although it owes parcels: Ray may have lost them."""
-        self._unguarded.add(run)
-        await self._tell()
-
-    async def take_back(self, run: int) -> int:
-        """Let others have what an ended data set was given and did not finish; how many."""
-        owed = self._owed_by(run)
-        for lease in [lease for lease in self._given if lease.run == run]:
-            del self._given[lease]
-        self._waiting.extendleft(reversed(owed))
-        self._arrived.pop(run, None)
-        await self._tell()
-        return len(owed)
-
-    def _has_ended(self, run: int) -> bool:
-        return run in self._over and (run in self._unguarded or not self._owed_by(run))
-
-    def _owed_by(self, run: int) -> list[int]:
-        given = (serials for lease, serials in self._given.items() if lease.run == run)
-        return sorted(s for s in itertools.chain(*given) if s in self._refs)
-
-    async def _tell(self) -> None:
-        async with self._news:
-            self._news.notify_all()
+_settings_lock = threading.Lock()
+"""Ray's settings are of the whole process while a data set is made: one at a time."""
 
 
 class LeaseWorker(StageWorker):
@@ -260,7 +160,8 @@ class _Run:
 
     def look(self) -> None:
         """See how many workers are there."""
-        self.arrived = ray.get(self._coordinator.arrived.remote(self.number))
+        arrived = ray.get(self._coordinator.arrived.remote(self.number))
+        self.arrived = min(arrived, self.workers)
 
     def join(self, timeout: float) -> None:
         """Wait until nothing of it is left."""
@@ -279,12 +180,13 @@ class _Run:
                         break
                     self.parcels += 1
                     self._on_table(table)
+                    del table  # or its parcel is kept until the next one comes
         except BaseException as e:  # told to the feed, which starts anew or raises it
             error = e
         self._on_over(self, error)
 
     def _dataset(self) -> Any:
-        with DataContext.current(_context()):
+        with _settings_lock, DataContext.current(_context(self._pool)):
             # Beside the stages, not before them: nothing that they do holds the guard up.
             both = self._leased().union(self._guard())
             both.set_name(NAME)
@@ -420,13 +322,11 @@ class LeaseExecution:
                 run.unguard()
         # Made anew, not changed: other threads look at it.
         self._runs = [run for run in self._runs if run is newest or not run.over]
-        if newest.over or (there and len(self._runs) == 1 and self._is_due(newest)):
+        used_up = newest.over or newest.parcels >= _PARCELS_PER_RUN
+        # For any other reason they follow one after the other: each takes room.
+        settled = there and len(self._runs) == 1
+        if used_up or (settled and (newest.workers != self.wanted or self._is_stalled(newest))):
             self._runs = [*self._runs, self._begun()]
-
-    def _is_due(self, newest: _Run) -> bool:
-        if newest.workers != self.wanted or newest.parcels >= _PARCELS_PER_RUN:
-            return True
-        return self._is_stalled(newest)
 
     def _is_stalled(self, run: _Run) -> bool:
         """Whether parcels are owed and none came for long; slow stages look the same."""
@@ -443,9 +343,11 @@ class LeaseExecution:
             self._on_end(error)
 
 
-def _context() -> Any:
-    """Settings of a data set; one that another version does not have is as good."""
-    context = DataContext.get_current().copy()
+def _context(pool: Pool) -> Any:
+    """Settings of a data set; a version that does not have one of them is as good."""
+    context = (pool.context or DataContext.get_current()).copy()
+    if pool.strategy is not None:
+        context.scheduling_strategy = pool.strategy
     for name, value in _SETTINGS.items():
         if hasattr(context, name):
             setattr(context, name, value)
