@@ -62,7 +62,8 @@ def test_a_killed_process_loses_and_repeats_nothing(ray_cluster: str, victim: An
     rows = list(range(3000))
     feed = by_leases(ray_cluster).start(plan({"a": rows}, workers=(1, 1), max_bytes=30_000))
     taken = [first(feed) for _ in range(10)]
-    assert (victims := processes_of(victim))
+    victims = processes_of(victim)
+    assert victims
     for process in victims:
         kill(process)
     assert finishing(feed, taken) == rows
