@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -49,6 +50,18 @@ def title(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.Error:  # it ended meanwhile
         return ""
+
+
+def await_that(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until something holds.
+
+    Raises:
+        AssertionError: it never did.
+    """
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def kill(pid: int) -> None:

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from integration.local_ray import kill, processes_of, small_engine
+import ray
+from integration.local_ray import await_that, kill, processes_of, small_engine
 from tests.engine_contract import EngineContract, drained, first, offsets, plan
 
 from forebay import ConfigError, Engine, EngineError, Pipeline, ProcessError
@@ -20,6 +22,7 @@ from forebay.columns import Columns, as_numpy
 from forebay.ray import RayEngine
 from forebay.ray import feed as feed_module
 from forebay.ray.execution import Execution
+from forebay.ray.host import HostedExecution
 from forebay.stage import Map
 from forebay.testing import MemorySource
 
@@ -117,15 +120,54 @@ def test_an_execution_is_followed_by_a_new_one_in_time(ray_cluster: str) -> None
     assert offsets(taken) == list(range(taken[-1].next_offset))
 
 
+@pytest.mark.parametrize("scheduler", ["actor", "trainer"])
 def test_a_parcel_that_ray_never_gives_back_is_read_again(
-    ray_cluster: str, monkeypatch: pytest.MonkeyPatch
+    ray_cluster: str, monkeypatch: pytest.MonkeyPatch, scheduler: str
 ) -> None:
-    put, calls = Execution.put, count(1)
+    executor: Any = {"actor": HostedExecution, "trainer": Execution}[scheduler]
+    put, calls = executor.put, count(1)
     monkeypatch.setattr(feed_module, "_LOST_SECONDS", 1.0)
-    monkeypatch.setattr(Execution, "put", lambda *a: put(*a) if next(calls) != 3 else None)
+    monkeypatch.setattr(executor, "put", lambda *a: put(*a) if next(calls) != 3 else None)
     data = {"a": list(range(1000))}
-    feed = here(ray_cluster).start(plan(data, workers=(1, 1), max_bytes=30_000))
+    engine = small_engine(ray_cluster, scheduler=scheduler)
+    feed = engine.start(plan(data, workers=(1, 1), max_bytes=30_000))
     assert offsets(drained(feed)) == data["a"]
+
+
+def large(columns: Columns) -> Columns:
+    return {"image": np.ones((len(columns["value"]), 200_000), np.uint8)}
+
+
+def test_arrays_are_views_of_the_object_store_which_empties_as_they_are_let_go(
+    ray_cluster: str,
+) -> None:
+    stages = [Map("large", large)]
+    feed = small_engine(ray_cluster).start(
+        plan({"a": range(100_000)}, stages=stages, max_bytes=4 << 20)
+    )
+    until = 128 << 20
+    while until > 0:
+        s = first(feed)
+        image = np.asarray(s.columns["image"])
+        assert in_the_store(image)
+        feed.release(s)
+        until -= image.nbytes
+    # What finished is gone; what was read and not finished yet, and one parcel more, may be there.
+    await_that(lambda: bytes_in_the_store() < 16 << 20)
+    feed.close()
+
+
+def in_the_store(array: np.ndarray[Any, Any]) -> bool:
+    at = array.__array_interface__["data"][0]
+    maps = [m.split() for m in Path("/proc/self/maps").read_text().splitlines() if "plasma" in m]
+    ranges = [[int(x, 16) for x in m[0].split("-")] for m in maps]
+    return any(low <= at < high for low, high in ranges)
+
+
+def bytes_in_the_store() -> float:
+    name = "object_store_memory"
+    total: float = ray.cluster_resources()[name]
+    return total - float(ray.available_resources().get(name, 0.0))
 
 
 def test_a_loader_says_in_words_what_it_cannot_attach_to(ray_cluster: str) -> None:

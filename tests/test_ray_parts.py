@@ -186,4 +186,4 @@ def test_a_ray_that_changed_is_refused_where_leases_are_not_wanted(
 
 @pytest.mark.parametrize("scheduler", ["actor", "trainer"])
 def test_what_is_fed_live_is_found_by_name(scheduler: Any) -> None:
-    assert callable(fed_live(scheduler).put)
+    assert callable(fed_live(scheduler))

@@ -16,7 +16,7 @@ LeaseUse: TypeAlias = Literal["auto", "always", "never"]
 Scheduler: TypeAlias = Literal["actor", "trainer"]
 """Where the scheduling loop of Ray Data runs."""
 _FED_LIVE: dict[Scheduler, tuple[str, str]] = {
-    "actor": ("forebay.ray.host", "HostedExecution"),
+    "actor": ("forebay.ray.host", "Hosts"),
     "trainer": ("forebay.ray.execution", "Execution"),
 }
 _WAY_OUT = "Install a version it was tested with: pip install 'forebay[ray]'"
@@ -47,7 +47,7 @@ def by_leases(use: LeaseUse) -> bool:
 
 
 def fed_live(scheduler: Scheduler) -> Any:
-    """The class of an executor that is fed while it runs.
+    """What makes executors that are fed while they run.
 
     Its module is made of names that may be gone, so it is imported once it is known that they are
     there, and not before.

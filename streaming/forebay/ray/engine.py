@@ -100,8 +100,8 @@ class RayEngine:
         plan = replace(plan, max_bytes=window_bytes(plan.max_bytes))
         reading = self._reading(plan)
         try:
-            positions = _opened(reading, plan)
-            return RayFeed(plan, reading, positions, self._setup(plan, disconnect, leases=leases))
+            setup = self._setup(plan, disconnect, leases=leases)
+            return RayFeed(plan, reading, _opened(reading, plan), setup)
         except BaseException:
             reading.close()
             disconnect()
@@ -125,7 +125,7 @@ class RayEngine:
             strategy=strategy(self.placement),
         )
         return Setup(
-            make=self._executor(pool, leases=leases),
+            make=self._executor(pool, leases=leases, ahead=bool(plan.stages)),
             attempts=attempts,
             bounds=bounds,
             roll_seconds=self.roll_hours * 3600,
@@ -133,13 +133,17 @@ class RayEngine:
             on_close=disconnect,
         )
 
-    def _executor(self, pool: Pool, *, leases: bool) -> Callable[[OnFinished, OnEnd], Executor]:
+    def _executor(
+        self, pool: Pool, *, leases: bool, ahead: bool
+    ) -> Callable[[OnFinished, OnEnd], Executor]:
         if leases:
             return partial(LeaseExecution, pool)
         live = fed_live(self.scheduler)
         if self.scheduler == "trainer":
             return partial(live, pool)
-        return partial(live, pool, {**cluster.near(), **self._placed(self.host)})
+        make: Callable[[OnFinished, OnEnd], Executor]
+        make = live(pool, {**cluster.near(), **self._placed(self.host)}, ahead=ahead)
+        return make
 
     def _placed(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options of an actor that is not a worker; it imports what workers import."""

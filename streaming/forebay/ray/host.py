@@ -16,8 +16,9 @@ import ray
 from ray.data import DataContext
 
 from forebay.ray.carried import Carried
-from forebay.ray.execution import Execution, quiet_and_quick
+from forebay.ray.execution import Execution
 from forebay.ray.executor import OnEnd, OnFinished, Pool
+from forebay.ray.quiet import THREAD
 
 _POLL_SECONDS = 1.0
 _CLOSE_SECONDS = 15.0
@@ -46,44 +47,52 @@ class Told:
 class Host:
     """Runs an execution for another process. Orders come on one thread, polls on another."""
 
-    def __init__(self, pool: Pool) -> None:
-        quiet_and_quick()
+    def __init__(self) -> None:
         self._news = threading.Condition()
         self._finished: list[Any] = []
         self._parcels, self._over = 0, False
         self._error: Carried | None = None
+        self._execution: Execution | None = None
+
+    def start(self, pool: Pool) -> None:
+        """Start the execution, before any other order and any poll."""
         self._execution = Execution(pool, self._on_finished, self._on_end, fetch=_left)
 
     def put(self, refs: list[Any], nbytes: int) -> None:
         """Run a parcel. Its reference is in a list, or Ray would give the parcel itself."""
+        self._started().put(refs.pop(), nbytes)
         self._parcels += 1
-        self._execution.put(refs.pop(), nbytes)
 
     def want(self, workers: int) -> None:
         """Have so many workers."""
-        self._execution.wanted = workers
+        self._started().wanted = workers
 
     def close(self) -> None:
         """End the execution and its workers."""
-        self._execution.close()
+        self._started().close()
 
     def finished(self, timeout: float) -> Told:
         """All that finished, once there is any, and how the pool is; within ``timeout`` seconds."""
-        # Counted first: a parcel that is put meanwhile makes "idle" old news.
-        parcels = self._parcels
+        execution = self._started()
         with self._news:
             self._news.wait_for(lambda: self._finished or self._over, timeout)
             refs, self._finished = self._finished, []
-        since = self._execution.idle_since
+        # Counted before it is asked whether it is idle: what is put meanwhile makes that old news.
+        parcels, since = self._parcels, execution.idle_since
         return Told(
             refs=refs,
-            running=self._execution.running,
-            starting=self._execution.starting,
+            running=execution.running,
+            starting=execution.starting,
             parcels=parcels,
             idle_seconds=None if since is None else time.monotonic() - since,
             over=self._over,
             error=self._error,
         )
+
+    def _started(self) -> Execution:
+        if self._execution is None:
+            raise RuntimeError("the host was not started")
+        return self._execution
 
     def _on_finished(self, ref: Any) -> None:
         with self._news:
@@ -101,26 +110,46 @@ def _left(ref: Any) -> Any:
     return ref
 
 
+class Hosts:
+    """Makes executors that run in hosts, one after the other, as ``Setup.make``.
+
+    The process of the first host can start beside whatever else takes time to start. Its workers
+    start with the executor, since they take room on the cluster.
+
+    Args:
+        options: how a host is placed, as ``ActorClass.options`` takes it.
+        ahead: whether to start the first one at once.
+    """
+
+    def __init__(self, pool: Pool, options: Mapping[str, Any], *, ahead: bool) -> None:
+        self._pool = replace(pool, context=DataContext.get_current())
+        self._options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, **options}
+        self._next: Any = self._host() if ahead else None
+
+    def __call__(self, on_finished: OnFinished, on_end: OnEnd) -> HostedExecution:
+        host, self._next = self._next or self._host(), None
+        return HostedExecution(host, self._pool, on_finished, on_end)
+
+    def _host(self) -> Any:
+        host = ray.remote(concurrency_groups={_BESIDE: 1})(Host)
+        return host.options(**self._options).remote()
+
+
 class HostedExecution:
     """An ``Executor`` whose execution runs in a host.
 
     Args:
-        options: how the host is placed, as ``ActorClass.options`` takes it.
+        host: the actor, which ends with this object.
         on_finished, on_end: called on a thread of this object.
     """
 
-    def __init__(
-        self, pool: Pool, options: Mapping[str, Any], on_finished: OnFinished, on_end: OnEnd
-    ) -> None:
+    def __init__(self, host: Any, pool: Pool, on_finished: OnFinished, on_end: OnEnd) -> None:
         self._on_finished, self._on_end = on_finished, on_end
+        self._host, self._started = host, host.start.remote(pool)
         self.began = time.monotonic()
         self._parcels, self._wanted, self._closed = 0, pool.most, False
         self._told, self._told_at = Told(), self.began
-        placed = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, **options}
-        pool_here = replace(pool, context=DataContext.get_current())
-        host = ray.remote(concurrency_groups={_BESIDE: 1})(Host)
-        self._host = host.options(**placed).remote(pool_here)
-        self._thread = threading.Thread(target=self._poll, name="forebay-ray", daemon=True)
+        self._thread = threading.Thread(target=self._poll, name=THREAD, daemon=True)
         self._thread.start()
 
     @property
@@ -161,7 +190,7 @@ class HostedExecution:
         self._closed = True
         ray.wait([self._host.close.remote()], timeout=_CLOSE_SECONDS)
         ray.kill(self._host, no_restart=True)
-        self._thread.join()
+        self._thread.join(_CLOSE_SECONDS)
 
     # -- on the thread of this object ----------------------------------------------------------
 
@@ -169,6 +198,7 @@ class HostedExecution:
         error: BaseException | None = None
         ask = self._host.finished.options(concurrency_group=_BESIDE)
         try:
+            ray.get(self._started)
             while not (self._closed or self._told.over):
                 self._hear(ray.get(ask.remote(_POLL_SECONDS)))
             error = self._told.error.error() if self._told.error else None
