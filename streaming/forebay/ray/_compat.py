@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
@@ -25,6 +25,10 @@ try:
     )
     from ray.data._internal.execution.execution_callback import ExecutionCallback
     from ray.data._internal.execution.interfaces import BlockEntry, RefBundle
+    from ray.data._internal.execution.operators.actor_pool_map_operator import (
+        _ActorPool,
+        _ActorState,
+    )
     from ray.data._internal.execution.operators.input_data_buffer import InputDataBuffer
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
     from ray.data.block import BlockMetadata
@@ -41,11 +45,13 @@ __all__ = [
     "DataContext",
     "ExecutionCallback",
     "InputDataBuffer",
+    "PoolWorker",
     "StreamingExecutor",
     "bundle_of",
     "probe",
     "quicken",
     "trim",
+    "workers_of",
 ]
 
 _SETTINGS = {
@@ -102,7 +108,9 @@ def _missing_parameters() -> list[str]:
 
 
 def _missing_methods() -> list[str]:
-    return [
+    missing = sorted({"num_tasks_in_flight", "is_restarting"} - _fields(_ActorState))
+    missing += [n for n in ("_running_actors",) if n not in _ActorPool.__init__.__code__.co_names]
+    return [f"_ActorPool, {name}" for name in missing] + [
         f"{kind.__name__}.{name}"
         for kind, names in _methods()
         for name in sorted(names)
@@ -114,6 +122,28 @@ def bundle_of(ref: Any, nbytes: int) -> Any:
     """One parcel as the input of an execution."""
     metadata = BlockMetadata(num_rows=1, size_bytes=nbytes, exec_stats=None, input_files=None)
     return RefBundle((BlockEntry(ref, metadata),), owns_blocks=True, schema=None)
+
+
+class PoolWorker(NamedTuple):
+    """A worker of a pool, as Ray knows it."""
+
+    name: str
+    """As it calls itself; the same one after a restart."""
+    handle: Any
+    working: bool
+    """Whether it has parcels, and is not being restarted."""
+
+
+def workers_of(pool: Any) -> list[PoolWorker]:
+    """The workers of a pool. On the scheduling thread only."""
+    return [
+        PoolWorker(
+            name=handle._actor_id.hex(),
+            handle=handle,
+            working=state.num_tasks_in_flight > 0 and not state.is_restarting,
+        )
+        for handle, state in pool._running_actors.items()
+    ]
 
 
 def quicken(seconds: float) -> None:

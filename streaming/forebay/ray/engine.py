@@ -21,6 +21,7 @@ from forebay.ray.choice import LeaseUse, Scheduler, by_leases, fed_live
 from forebay.ray.executor import Executor, OnEnd, OnFinished, Pool
 from forebay.ray.feed import RayFeed, Setup, SourceReading
 from forebay.ray.leases import LeaseExecution
+from forebay.ray.nodes import Nodes
 from forebay.ray.placement import Placement, check_actor, check_init, check_runtime_env, strategy
 from forebay.ray.reading import ActorReading, LocalReading, SourceLost
 from forebay.ray.store import window_bytes
@@ -71,6 +72,13 @@ class RayEngine:
     leases: LeaseUse = "auto"
     """Whether to run with public names of Ray only, by leases: where the installed Ray is not
     known, or always, or never. It is slower, and takes no ``scheduler`` and no ``host``."""
+    most_cpus: float | None = None
+    """CPUs to which the cluster may grow, if it has an autoscaler, which is asked for room for all
+    workers that are wanted. None: workers make do with the nodes that there are."""
+    hung_seconds: float = 30.0
+    """A worker that is busy for so long and gives nothing, while its peers give theirs, is replaced
+    and its parcel run once more, record by record, with ten times the patience. A record at which
+    two workers ended so becomes a dead letter."""
     roll_hours: float = 12.0
     """After so long the Ray Data execution is followed by a new one: Ray keeps a little of every
     task for ever."""
@@ -83,8 +91,9 @@ class RayEngine:
         check_actor("", self._options())
         check_actor("reader", self.reader)
         check_actor("host", self.host)
-        if not self.roll_hours > 0:
-            raise ConfigError(f"roll_hours must be positive, not {self.roll_hours}")
+        for name in ("hung_seconds", "roll_hours", "most_cpus"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
         if self.address is not None:
             cluster.check_address(self.address)
 
@@ -129,6 +138,8 @@ class RayEngine:
             attempts=attempts,
             bounds=bounds,
             roll_seconds=self.roll_hours * 3600,
+            hung_seconds=self.hung_seconds,
+            nodes=Nodes(self._takes(), self.most_cpus),
             watch=partial(HeadWatch, ray.get_runtime_context().gcs_address),
             on_close=disconnect,
         )
@@ -154,6 +165,11 @@ class RayEngine:
             return plan.workers
         cpus = ray.cluster_resources().get("CPU", 1.0)
         return 1, max(1, math.floor((cpus - _READER_CPUS) / max(self.num_cpus, 0.01)))
+
+    def _takes(self) -> dict[str, float]:
+        """What a worker takes of a node, by Ray's names of resources."""
+        takes = {"CPU": self.num_cpus, "GPU": self.num_gpus, "memory": self.memory or 0}
+        return {k: amount for k, amount in {**takes, **self.resources}.items() if amount}
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"num_cpus": self.num_cpus}

@@ -16,7 +16,8 @@ from typing import Any
 import ray
 
 from forebay.ray import _compat
-from forebay.ray.executor import OnEnd, OnFinished, Pool
+from forebay.ray.executor import IN_FLIGHT, OnEnd, OnFinished, Pool
+from forebay.ray.hanging import Hang
 from forebay.ray.parcels import to_table
 from forebay.ray.quiet import NAME, THREAD, quiet
 from forebay.ray.working import StageWorker
@@ -26,7 +27,6 @@ _IDLE_SECONDS = 0.05
 _TICK_SECONDS = 0.02
 _BOOKS_SECONDS = 0.25
 _CLOSE_SECONDS = 30.0
-_IN_FLIGHT = 2
 _RUN = "forebay.run"
 _RUNS: dict[str, Execution] = {}
 
@@ -55,6 +55,11 @@ class Execution:
         self.running = 0
         """Workers that were seen alive last, and those that were seen starting."""
         self.starting = 0
+        self.replaced = 0
+        """Workers that hung and were replaced."""
+        self._hang: Hang | None = None
+        self._quiet: dict[str, float] = {}
+        """When each worker was last seen without work."""
         self.idle_since: float | None = None
         """Since when Ray has nothing to do, and nothing waits; None while it has."""
         self._waiting: deque[Any] = deque()
@@ -71,6 +76,10 @@ class Execution:
         self.idle_since = None
         self._waiting.append(_compat.bundle_of(ref, nbytes))
         self._news.set()
+
+    def replace(self, hang: Hang) -> None:
+        """Kill the worker that hangs: Ray starts it anew, and runs its parcels. Any thread."""
+        self._hang = hang
 
     def close(self) -> None:
         """End the execution and its workers, whatever they are doing."""
@@ -110,7 +119,7 @@ class Execution:
                 compute=_compat.ActorPoolStrategy(
                     min_size=self._pool.least,
                     max_size=self._pool.most,
-                    max_tasks_in_flight_per_actor=_IN_FLIGHT,
+                    max_tasks_in_flight_per_actor=IN_FLIGHT,
                 ),
                 **self._pool.options,
             )
@@ -167,6 +176,19 @@ class Execution:
                 restarting = pool.num_restarting_actors()
                 self.running = pool.num_running_actors() - restarting
                 self.starting = pool.num_pending_actors() + restarting
+                self._replace_in(pool)
+
+    def _replace_in(self, pool: Any) -> None:
+        """Kill those that have had work for as long as the hang, and gave nothing since."""
+        now, hang, self._hang = time.monotonic(), self._hang, None
+        workers = _compat.workers_of(pool)
+        before, self._quiet = self._quiet, {}
+        for name, handle, working in workers:
+            since = self._quiet[name] = before.get(name, now) if working else now
+            if hang is not None and name not in hang.alive and now - since > hang.seconds:
+                ray.kill(handle, no_restart=False)
+                self.replaced += 1
+                self._quiet[name] = now
 
     def next_input(self) -> Any:
         """The next parcel; there is one."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
+
+from forebay.ray.hanging import Hang
 
 OnFinished: TypeAlias = Callable[[pa.Table], None]
 """Called with each finished parcel."""
@@ -31,6 +33,10 @@ class Pool:
     """Where among the nodes, as Ray's ``scheduling_strategy``; None for what Ray Data does."""
     context: Any = None
     """Settings of Ray Data; None for those of the process that it runs in."""
+
+
+IN_FLIGHT = 2
+"""Parcels that a worker has at a time: one that it works on, one that waits for it."""
 
 
 class Executor(Protocol):
@@ -64,3 +70,18 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """End it and its workers, whatever they are doing."""
+
+
+@runtime_checkable
+class Replacing(Executor, Protocol):
+    """An executor that can replace a worker which hangs; not each can."""
+
+    @property
+    def replaced(self) -> int:
+        """Workers that were replaced."""
+
+    def replace(self, hang: Hang) -> None:
+        """Kill the worker that hangs; Ray starts it anew, and runs its parcels again. Any thread.
+
+        May be called again for the same hang: a worker is killed once.
+        """

@@ -25,7 +25,9 @@ from forebay.engine import Plan, PoolStats
 from forebay.errors import ConfigError, EngineError, ProcessError
 from forebay.ray.attempts import forget_all
 from forebay.ray.carried import Carried
-from forebay.ray.executor import Executor, OnEnd, OnFinished
+from forebay.ray.executor import IN_FLIGHT, Executor, OnEnd, OnFinished, Replacing
+from forebay.ray.hanging import HangWatch
+from forebay.ray.nodes import Nodes
 from forebay.ray.parcels import content_of, number_of, unpacked
 from forebay.ray.reading import Note, Report, SourceLost, Wish, frontier, weight
 from forebay.ray.turns import Turn, Turns
@@ -42,8 +44,8 @@ _PARCEL_SECONDS = 0.2
 _PARCEL_BYTES = 4 << 20
 _FIRST_ROWS = 64
 _MOST_SLICES = 1000
-# Parcels in Ray for each worker: one that it works on, one that waits for it.
-_PARCELS_PER_WORKER = 2
+# Parcels in Ray for each worker.
+_PARCELS_PER_WORKER = IN_FLIGHT
 _ENDS_SECONDS = 1.0
 # A parcel that Ray neither has nor gave for so long is lost.
 _LOST_SECONDS = 20.0
@@ -85,6 +87,10 @@ class Setup:
     """Least and most workers."""
     roll_seconds: float
     """After so long an executor is followed by a new one."""
+    hung_seconds: float
+    """After so long a worker that gives nothing, while its peers do, is replaced."""
+    nodes: Nodes
+    """What the cluster has for the workers."""
     watch: Callable[[OnLost], HeadWatch]
     """Starts what notices that the head of the cluster is gone."""
     on_close: Callable[[], None]
@@ -134,9 +140,10 @@ class RayFeed:
         self._failure: BaseException | None = None
         self._broken: BaseException | None = None
         self._failed_reads, self._failed_runs = 0, 0
+        self._hanging = HangWatch(setup.hung_seconds, IN_FLIGHT)
+        self._replaced, self._replaced_before = 0, 0
         self._row_seconds: float | None = None
         self._busy_seconds, self._cpu_seconds, self._rows = 0.0, 0.0, 0
-        self._cpus: float | None = ray.cluster_resources().get("CPU")
         self._workers = setup.bounds[1]
         self._execution = self._started() if plan.stages else None
         self._thread = threading.Thread(target=self._read, name="forebay-read", daemon=True)
@@ -197,25 +204,29 @@ class RayFeed:
             if self._execution is not None:
                 self._execution.wanted = self._workers
             self._room.notify()
+        self._setup.nodes.ask(self._workers)
 
     def pools(self) -> Mapping[str, PoolStats]:
         with self._lock:
             execution, queued = self._execution, sorted(self._parcels)[self._workers :]
             stats = PoolStats(
                 workers=execution.running if execution is not None else 0,
-                starting=execution.starting if execution is not None else 0,
+                # What was asked for a moment ago is not seen to start yet.
+                starting=max(0, self._workers - execution.running) if execution is not None else 0,
                 busy_seconds=self._busy_seconds,
                 cpu_seconds=self._cpu_seconds,
                 queued_slices=sum(len(self._parcels[n].turns) for n in queued),
                 rows=self._rows,
                 least=self._bounds[0],
                 most=self._bounds[1],
+                replaced=self._replaced,
             )
         return {POOL: stats}
 
     def cpus(self) -> float | None:
-        """CPUs of the whole cluster, as it was at the start. Any thread."""
-        return self._cpus
+        """CPUs that the cluster has for the workers, or may get. Any thread."""
+        execution = self._execution
+        return self._setup.nodes.cpus(execution.running if execution is not None else 0)
 
     @property
     def full(self) -> bool:
@@ -241,6 +252,7 @@ class RayFeed:
         self._thread.join()
         if self._execution is not None:
             self._execution.close()
+        self._setup.nodes.close()
         self._reading.close()
         self._parcels.clear()
         forget_all(self._setup.attempts)
@@ -338,6 +350,7 @@ class RayFeed:
     def _wait_for_room(self) -> bool:
         """Wait until something may be read, or is to be mended; False to stop."""
         asked = time.monotonic()
+        self._look_around()
         while True:
             with self._lock:
                 if self._stopping or self._lost:
@@ -345,7 +358,7 @@ class RayFeed:
                 if self._broken is not None or self._may_read():
                     return True
                 self._room.wait(_WAIT_SECONDS)
-            self._look_for_lost()
+            self._look_around()
             self._roll()
             if time.monotonic() - asked > _ENDS_SECONDS:
                 asked = time.monotonic()
@@ -379,6 +392,7 @@ class RayFeed:
             turns = [self._admitted(n) for n in notes]
             if self._broken is None and (self._execution is None or any(n.rows for n in notes)):
                 self._parcels[number] = _Parcel(turns, ref)
+                self._hanging.put(number, sum(n.rows for n in notes))
             nbytes = sum(n.weight for n in notes)
         if self._execution is None:
             self._finish(number, _as_read(ref))
@@ -403,15 +417,22 @@ class RayFeed:
 
         Room may be long in coming: what was taken need not be delivered.
         """
+        while self._waits_at_seam():
+            self._look_around()
         with self._lock:
-            self._at_seam = True
-            while self._turns.untaken() and not self._stopping and self._broken is None:
-                self._room.wait(_WAIT_SECONDS)
             self._at_seam = False
             if self._turns.untaken():
                 return False  # what was read is read again
             self._phase = phase
             return not self._stopping
+
+    def _waits_at_seam(self) -> bool:
+        with self._lock:
+            self._at_seam = True
+            if not self._turns.untaken() or self._stopping or self._broken is not None:
+                return False
+            self._room.wait(_WAIT_SECONDS)
+            return True
 
     # -- what Ray gives back -------------------------------------------------------------------
 
@@ -419,6 +440,7 @@ class RayFeed:
         finished: Finished = content_of(table)
         with self._lock:
             self._count(finished)
+            self._hanging.back(number_of(table), finished.worker)
         self._finish(number_of(table), finished.slices)
 
     def _finish(self, number: int, results: list[Any]) -> None:
@@ -456,6 +478,8 @@ class RayFeed:
     def _started(self) -> Executor:
         execution = self._setup.make(self._take_finished, self._ended)
         execution.wanted = self._workers
+        self._hanging.clear()
+        self._replaced_before = 0
         return execution
 
     def _ended(self, error: BaseException | None) -> None:
@@ -480,6 +504,28 @@ class RayFeed:
             self._give_up()
             self._room.notify_all()
             self._ready_changed.notify_all()
+
+    def _look_around(self) -> None:
+        self._look_for_lost()
+        self._look_for_hanging()
+
+    def _look_for_hanging(self) -> None:
+        """Have a worker replaced that stands still while its peers go on."""
+        execution = self._execution
+        if not isinstance(execution, Replacing):
+            return
+        with self._lock:
+            workers, row_seconds = execution.running, self._row_seconds
+            more = execution.replaced - self._replaced_before
+            if more > 0:
+                self._replaced += more
+                self._replaced_before += more
+                self._hanging.replaced(workers, row_seconds)
+            hang = self._hanging.look(workers, row_seconds)
+        if more > 0:
+            _log.warning("%d of the Ray workers hung: replaced, their slices run once more", more)
+        if hang is not None:
+            execution.replace(hang)
 
     def _look_for_lost(self) -> None:
         """Notice parcels that Ray neither has nor gave."""

@@ -18,6 +18,7 @@ from ray.data import DataContext
 from forebay.ray.carried import Carried
 from forebay.ray.execution import Execution
 from forebay.ray.executor import OnEnd, OnFinished, Pool
+from forebay.ray.hanging import Hang
 from forebay.ray.quiet import THREAD
 
 _POLL_SECONDS = 1.0
@@ -34,6 +35,7 @@ class Told:
     """Parcels that finished since; whoever takes one out of the list has the only reference."""
     running: int = 0
     starting: int = 0
+    replaced: int = 0
     parcels: int = 0
     """How many it was ever given."""
     idle_seconds: float | None = None
@@ -67,6 +69,10 @@ class Host:
         """Have so many workers."""
         self._started().wanted = workers
 
+    def replace(self, hang: Hang) -> None:
+        """Kill the worker that hangs."""
+        self._started().replace(hang)
+
     def close(self) -> None:
         """End the execution and its workers."""
         self._started().close()
@@ -83,6 +89,7 @@ class Host:
             refs=refs,
             running=execution.running,
             starting=execution.starting,
+            replaced=execution.replaced,
             parcels=parcels,
             idle_seconds=None if since is None else time.monotonic() - since,
             over=self._over,
@@ -173,6 +180,11 @@ class HostedExecution:
         return self._told.starting
 
     @property
+    def replaced(self) -> int:
+        """Workers that hung and were replaced."""
+        return self._told.replaced
+
+    @property
     def idle_since(self) -> float | None:
         """Since when it has nothing to do; None while it has, or may have."""
         told, at = self._told, self._told_at
@@ -184,6 +196,10 @@ class HostedExecution:
         """Run a parcel. One thread at a time."""
         self._parcels += 1
         self._host.put.remote([ref], nbytes)
+
+    def replace(self, hang: Hang) -> None:
+        """Kill the worker that hangs: Ray starts it anew, and runs its parcels. Any thread."""
+        self._host.replace.remote(hang)
 
     def close(self) -> None:
         """End the host and the workers, whatever they are doing; may be called twice."""

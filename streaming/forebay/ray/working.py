@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import ray
 from ray import cloudpickle
 
 from forebay.errors import EngineError
@@ -38,6 +39,8 @@ class Finished:
     seconds: float
     cpu_seconds: float
     rows: int
+    worker: str
+    """The worker's name: the same one after a restart."""
 
 
 class StageWorker:
@@ -78,6 +81,7 @@ class StageWorker:
             time.perf_counter() - began,
             time.thread_time() - used,
             sum(map(len, slices)),
+            ray.get_runtime_context().get_actor_id() or "",
         )
         table = to_table(number, finished)
         attempts.done()
@@ -127,7 +131,7 @@ def _quarantined(record: Slice, stage: str) -> Slice:
     failure = Failure(
         offset=int(record.offsets[0]),
         stage=stage,
-        reason=f"killed its process, {DEATHS} times in this stage",
+        reason=f"killed its process or hung, {DEATHS} times in this stage",
         original=to_rows(record.columns)[0],
     )
     none = np.zeros(0, np.int64)
