@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -39,7 +42,8 @@ def connect(address: str | None, options: Mapping[str, Any]) -> Callable[[], Non
     address = address or os.environ.get("RAY_ADDRESS")
     _check_answers(address)
     try:
-        ray.init(address=address, **{"logging_level": logging.WARNING, **options})
+        with _signals_kept():
+            ray.init(address=address, **{"logging_level": logging.WARNING, **options})
     except Exception as e:  # Ray raises many kinds of errors for the same few causes
         raise EngineError(_refused(address, e)) from e
     return _stop
@@ -75,7 +79,24 @@ def _keep() -> None:
 
 def _stop() -> None:
     if ray.is_initialized():
-        ray.shutdown()
+        with _signals_kept():
+            ray.shutdown()
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Inside, Ray may not take SIGTERM away from who handles it in this process.
+
+    Attaching puts two handlers in its place: one that exits, and one below Python that aborts the
+    process. Detaching leaves none.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if is_main else None
+    try:
+        yield
+    finally:
+        if callable(before):
+            signal.signal(signal.SIGTERM, before)
 
 
 def _check_same(address: str | None) -> None:

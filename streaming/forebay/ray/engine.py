@@ -22,7 +22,7 @@ from forebay.ray.executor import Executor, OnEnd, OnFinished, Pool
 from forebay.ray.feed import RayFeed, Setup, SourceReading
 from forebay.ray.leases import LeaseExecution
 from forebay.ray.nodes import Nodes
-from forebay.ray.placement import Placement, check_actor, check_init, check_runtime_env, strategy
+from forebay.ray.placement import Placement, check_actor, check_init, check_runtime_env, placed
 from forebay.ray.reading import ActorReading, LocalReading, SourceLost
 from forebay.ray.store import window_bytes
 from forebay.ray.watch import HeadWatch
@@ -130,8 +130,7 @@ class RayEngine:
             least=bounds[0],
             most=bounds[1],
             arguments=(cloudpickle.dumps((tuple(plan.stages), plan.run)), attempts),
-            options=self._options(),
-            strategy=strategy(self.placement),
+            options={**self._options(), **placed(self.placement)},
         )
         return Setup(
             make=self._executor(pool, leases=leases, ahead=bool(plan.stages)),

@@ -126,8 +126,6 @@ class Execution:
 
     def _context(self) -> Any:
         context = (self._pool.context or _compat.DataContext.get_current()).copy()
-        if self._pool.strategy is not None:
-            context.scheduling_strategy = self._pool.strategy
         context.target_max_block_size = 1  # or blocks are kept until they make 128 MiB
         context.execution_no_progress_timeout_s = -1  # a quiet topic is no fault
         context.memory_usage_poll_interval_s = None

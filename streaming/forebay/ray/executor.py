@@ -29,8 +29,6 @@ class Pool:
     """Of ``StageWorker``."""
     options: Mapping[str, Any]
     """Resources of each worker, as ``map_batches`` takes them."""
-    strategy: Any = None
-    """Where among the nodes, as Ray's ``scheduling_strategy``; None for what Ray Data does."""
     context: Any = None
     """Settings of Ray Data; None for those of the process that it runs in."""
 

@@ -49,6 +49,8 @@ _PARCELS_PER_WORKER = IN_FLIGHT
 _ENDS_SECONDS = 1.0
 # A parcel that Ray neither has nor gave for so long is lost.
 _LOST_SECONDS = 20.0
+# Without a head closing takes longer than there may be time for.
+_LEAVE_SECONDS = 3.0
 _RETRIES = 5
 _BACKOFF_SECONDS = 0.5
 _log = logging.getLogger("forebay")
@@ -248,6 +250,15 @@ class RayFeed:
             self._room.notify_all()
             self._ready_changed.notify_all()
         self._watch.close()
+        if not self._lost:
+            self._close_all()
+            return
+        closing = threading.Thread(target=self._close_all, name="forebay-close", daemon=True)
+        closing.start()
+        closing.join(_LEAVE_SECONDS)
+
+    def _close_all(self) -> None:
+        """Without a head each order to an actor waits in vain: half a minute, all in all."""
         self._reading.stop()
         self._thread.join()
         if self._execution is not None:

@@ -346,8 +346,6 @@ class LeaseExecution:
 def _context(pool: Pool) -> Any:
     """Settings of a data set; a version that does not have one of them is as good."""
     context = (pool.context or DataContext.get_current()).copy()
-    if pool.strategy is not None:
-        context.scheduling_strategy = pool.strategy
     for name, value in _SETTINGS.items():
         if hasattr(context, name):
             setattr(context, name, value)

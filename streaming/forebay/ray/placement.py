@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 import ray
 from ray.runtime_env import RuntimeEnv
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from forebay.errors import ConfigError
+from forebay.ray.cluster import near
 
 Placement: TypeAlias = Literal["spread", "pack", "near"]
 """Among the nodes that have what a worker takes: over all of them, on few of them, so that an
@@ -21,15 +21,14 @@ autoscaler can take the others away, or on the trainer's own node as long as tha
 _PLUGINS = "RAY_RUNTIME_ENV_PLUGINS"
 
 
-def strategy(placement: Placement) -> Any:
-    """The placement as Ray's ``scheduling_strategy``; None for what Ray Data does by itself.
+def placed(placement: Placement) -> dict[str, Any]:
+    """Options of a worker that is to be placed so; none for what Ray Data does by itself.
 
     This process is attached to the cluster.
     """
-    if placement == "near":
-        node = ray.get_runtime_context().get_node_id()
-        return NodeAffinitySchedulingStrategy(node, soft=True)
-    return "DEFAULT" if placement == "pack" else None
+    if placement == "spread":
+        return {}
+    return {"scheduling_strategy": "DEFAULT"} if placement == "pack" else near()
 
 
 def check_actor(setting: str, options: Mapping[str, Any]) -> None:

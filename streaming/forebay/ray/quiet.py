@@ -34,5 +34,6 @@ def quiet() -> None:
     """Set the filters, of the whole process; harmless to other uses of Ray Data in it."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_not_ours)
-    # Of max_restarts: there is no other way to give it to a pool in the versions that are allowed.
+    # Of max_restarts and scheduling_strategy: in the versions that are allowed there is no other
+    # way to give them to a pool, or only one that is deprecated as well.
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated", module=r"forebay\.ray\.")
