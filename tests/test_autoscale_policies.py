@@ -169,7 +169,10 @@ def test_workers_that_mostly_wait_may_outnumber_the_cpus() -> None:
 
 
 def test_workers_that_cost_more_than_the_starving_they_save_are_not_wanted() -> None:
-    assert only(Starvation(), seen(price=0.2)).workers == 1
+    decision = only(Starvation(), seen(price=0.2))
+    assert decision.workers == 1
+    assert "more would cost more than the starving that they save (price)" in decision.reason
+    assert "price" not in only(Starvation(), seen()).reason
     assert only(Starvation(), seen(price=0.09)).workers == 10
 
 

@@ -66,7 +66,8 @@ class Starvation:
         want: float,
         refusal: str,
     ) -> Decision:
-        aim, limit = aims[name], _cpu_limit(o, aims, want)
+        aim = aims[name]
+        limit = _cpu_limit(o, aims, want) or _price_limit(pool, aim, want)
         if aim > pool.size:
             if refusal:
                 return Decision(name, pool.size, f"hold: {refusal}")
@@ -249,6 +250,14 @@ def _cpu_limit(o: Observation, aims: Mapping[str, int], want: float) -> str:
     if o.cpus is None or able >= want or used < 0.9 * o.cpus:
         return ""
     return f"; more than {o.cpus:.1f} CPUs can run would not help"
+
+
+def _price_limit(pool: PoolSeen, aim: int, want: float) -> str:
+    """A word on the price where that, and not what is wanted, decides the size."""
+    most = aim if pool.most is None else pool.most
+    if (aim + 1) * (pool.rate or 0.0) > want or aim >= most:
+        return ""
+    return "; more would cost more than the starving that they save (price)"
 
 
 def _crowded(o: Observation, aims: Mapping[str, int]) -> str:
