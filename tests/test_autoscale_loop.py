@@ -27,6 +27,7 @@ from forebay.autoscale import (
     TraceFile,
     read_trace,
 )
+from forebay.autoscale import loop as loop_module
 from forebay.autoscale.gil import LockProbe
 from forebay.columns import Columns
 from forebay.engine import Feed
@@ -297,6 +298,26 @@ def test_the_loop_ends_with_its_loader() -> None:
     next(iter(loader))
     loader.close()
     assert threading.active_count() == before
+
+
+def test_a_policy_that_does_not_return_does_not_hold_up_the_end(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def look() -> Sample:
+        asked.set()
+        answer.wait()
+        raise RuntimeError("too late")
+
+    monkeypatch.setattr(loop_module, "_JOIN_SECONDS", 0.0)
+    loop = AutoscaleLoop(feed, look, Autoscaling(interval=0.01), DecisionLog(9))
+    loop.start()
+    asked.wait()
+    loop.stop()
+    loop.join()
+    answer.set()
+    assert "the autoscaler does not end: it waits for an answer" in caplog.text
 
 
 def test_a_wait_that_goes_on_counts_as_waiting() -> None:

@@ -20,6 +20,7 @@ from forebay.autoscale.trace import TraceFile
 _log = logging.getLogger("forebay.autoscale")
 # Between two decisions the thread looks so often whether the interpreter's lock is taken.
 _NAPS = 10
+_JOIN_SECONDS = 5.0
 # Samples until rates show a change whole.
 _SETTLE_SAMPLES = 4
 
@@ -99,9 +100,14 @@ class AutoscaleLoop:
         self._stopped.set()
 
     def join(self) -> None:
-        """Wait for the thread's end after ``stop``."""
+        """Wait for the thread's end after ``stop``, but not for ever.
+
+        It may be asking a cluster that is gone, or a policy that does not return.
+        """
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(_JOIN_SECONDS)
+            if self._thread.is_alive():
+                _log.warning("the autoscaler does not end: it waits for an answer")
 
     def tick(self) -> None:
         """Decide once, now."""
