@@ -24,7 +24,7 @@ class Autoscaling:
     """Whether decisions are only listed and logged."""
     interval: float = 1.0
     """Seconds between two decisions."""
-    price: float = 0.01
+    price: float = 0.001
     """What a second of one worker costs, in seconds of a starved trainer."""
     keep: int = 1000
     """Decisions that are kept."""
