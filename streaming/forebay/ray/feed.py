@@ -30,6 +30,7 @@ from forebay.ray.hanging import HangWatch
 from forebay.ray.nodes import Nodes
 from forebay.ray.parcels import content_of, number_of, unpacked
 from forebay.ray.reading import Note, Report, SourceLost, Wish, frontier, weight
+from forebay.ray.store import raise_if_full
 from forebay.ray.turns import Turn, Turns
 from forebay.ray.watch import HeadWatch, OnLost
 from forebay.ray.working import Finished
@@ -569,12 +570,14 @@ class RayFeed:
         """Close the execution, and read again all that it owes.
 
         Raises:
-            EngineError: it was tried several times, and nothing came through in between.
+            EngineError: it was tried several times, and nothing came through in between; or it
+                is of no use.
         """
         broken = self._broken
         why = f"the Ray execution ended ({_first_line(broken)})"
         assert self._execution is not None
         self._execution.close()
+        raise_if_full(broken)
         self._failed_runs += 1
         if self._failed_runs > _RETRIES:
             raise EngineError(_no_help(why))

@@ -20,6 +20,7 @@ from ray import cloudpickle
 
 from forebay.ray.carried import Carried, unloadable
 from forebay.ray.parcels import packed, to_table
+from forebay.ray.store import raise_if_full
 from forebay.slice import Slice, Token
 from forebay.source import Owns, Reader, Source
 from forebay.state import Position
@@ -316,7 +317,8 @@ class ActorReading:
         try:
             self._wait(ref)
             return ray.get(ref)
-        except ray.exceptions.RayTaskError:  # not a death, but a fault of ours
+        except ray.exceptions.RayTaskError as e:  # not a death, but a fault of ours
+            raise_if_full(e)
             raise
         except ray.exceptions.RayError as e:
             raise SourceLost(_first_line(e)) from e

@@ -1,10 +1,16 @@
-"""How much of a window Ray's object store takes: beyond that Ray writes objects to disk."""
+"""How much of a window Ray's object store takes, and what is said once it takes no more.
+
+Beyond that Ray writes objects to disk, and once the disk is full it fails again and again.
+"""
 
 from __future__ import annotations
 
 import logging
 
 import ray
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError
+
+from forebay.errors import EngineError
 
 # A parcel lies there twice while a worker is at it, and once more until the trainer has let go of
 # it; of the rest Ray needs a fifth before it begins to spill.
@@ -30,6 +36,22 @@ def window_bytes(max_bytes: int) -> int:
         store // _SHARE // _MB,
     )
     return store // _SHARE
+
+
+def raise_if_full(error: BaseException | None) -> None:
+    """Say in words that Ray has no room left.
+
+    Raises:
+        EngineError: it is that. New starts would be of no use.
+    """
+    if not isinstance(error, (OutOfDiskError, ObjectStoreFullError)):
+        return
+    raise EngineError(
+        "an object store of the Ray cluster is full, and the disk that Ray spills to, too "
+        f"({type(error).__name__}): see 'ray memory' for whose objects those are, give Ray a "
+        "larger store (object_store_memory), or set max_bytes lower. Nothing is lost: start again "
+        "from the checkpoint."
+    ) from error
 
 
 def _store_bytes() -> int | None:
