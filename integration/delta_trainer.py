@@ -10,6 +10,7 @@ from integration.delta_writer import part_of
 from integration.mortal import Life, train
 
 from forebay import Loader, Pipeline
+from forebay.columns import Columns
 from forebay_delta import DeltaSource
 
 WRONG = -1
@@ -25,20 +26,22 @@ class Task(Life):
     batch: int = 13
     shuffle: int = 0
     shards: int = 1
+    start: Any = "snapshot"
     options: dict[str, Any] = field(default_factory=dict)
 
 
 def loader(task: Task) -> Loader:
-    """Read, shuffle, batch."""
+    """Read, do next to nothing, shuffle, batch."""
     source = DeltaSource(
         task.uri,
         storage_options=dict(task.storage),
+        start=task.start,
         until="latest" if task.dies is None else None,
         shards=task.shards,
         poll_seconds=0.02,
         slice_rows=50,
     )
-    pipeline = Pipeline(source).batch(task.batch)
+    pipeline = Pipeline(source).map(_same).batch(task.batch)
     if task.shuffle:
         pipeline = pipeline.shuffle(task.shuffle, seed=11)
     return pipeline.loader(prefetch=3, **task.options)
@@ -47,6 +50,11 @@ def loader(task: Task) -> Loader:
 def run(task: Task) -> None:
     """Train, and perhaps die."""
     train(loader(task), task, _checked)
+
+
+def _same(columns: Columns) -> Columns:
+    """A stage, so that workers have work."""
+    return columns
 
 
 def _checked(batch: Mapping[str, Any]) -> list[int]:

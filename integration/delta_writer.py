@@ -66,7 +66,7 @@ def run(job: Job) -> None:
     first, written, commits = job.number * 10**6, 0, 0
     while commits < _LEAST_COMMITS or not job.stop.exists():
         count = dice.randint(1, _MOST_ROWS)
-        _append(job, range(first + written, first + written + count))
+        append(job, range(first + written, first + written + count))
         written += count
         commits += 1
         time.sleep(job.pause)
@@ -86,7 +86,7 @@ def read(uri: str, options: Mapping[str, str], to: Path) -> None:
     to.write_text(json.dumps([int(i) for i in ids.to_numpy()]))
 
 
-def _append(job: Job, ids: range) -> None:
+def append(job: Job, ids: range) -> None:
     """One commit; tried again for as long as the other writers come first."""
     # Checkpoints and the clean-up after them are made when this says so, and by no hook.
     hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
