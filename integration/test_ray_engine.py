@@ -120,9 +120,9 @@ def test_an_execution_is_followed_by_a_new_one_in_time(ray_cluster: str) -> None
     assert offsets(taken) == list(range(taken[-1].next_offset))
 
 
-@pytest.mark.parametrize("scheduler", ["actor", "trainer"])
+@pytest.mark.parametrize(("scheduler", "window"), [("actor", 30_000), ("trainer", 1 << 20)])
 def test_a_parcel_that_ray_never_gives_back_is_read_again(
-    ray_cluster: str, monkeypatch: pytest.MonkeyPatch, scheduler: str
+    ray_cluster: str, monkeypatch: pytest.MonkeyPatch, scheduler: str, window: int
 ) -> None:
     executor: Any = {"actor": HostedExecution, "trainer": Execution}[scheduler]
     put, calls = executor.put, count(1)
@@ -130,7 +130,7 @@ def test_a_parcel_that_ray_never_gives_back_is_read_again(
     monkeypatch.setattr(executor, "put", lambda *a: put(*a) if next(calls) != 3 else None)
     data = {"a": list(range(1000))}
     engine = small_engine(ray_cluster, scheduler=scheduler)
-    feed = engine.start(plan(data, workers=(1, 1), max_bytes=30_000))
+    feed = engine.start(plan(data, workers=(1, 1), max_bytes=window))
     assert offsets(drained(feed)) == data["a"]
 
 

@@ -136,6 +136,7 @@ class RayEngine:
             make=self._executor(pool, leases=leases, ahead=bool(plan.stages)),
             attempts=attempts,
             bounds=bounds,
+            asks=pool.options,
             roll_seconds=self.roll_hours * 3600,
             hung_seconds=self.hung_seconds,
             nodes=Nodes(self._takes(), self.most_cpus),

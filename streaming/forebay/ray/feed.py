@@ -52,8 +52,15 @@ _ENDS_SECONDS = 1.0
 _LOST_SECONDS = 20.0
 # Without a head closing takes longer than there may be time for.
 _LEAVE_SECONDS = 3.0
+# Workers import what the stages need; one that takes longer mostly waits for room.
+_ROOM_SECONDS = 30.0
 _RETRIES = 5
 _BACKOFF_SECONDS = 0.5
+_NO_ROOM = (
+    "no Ray worker has started for %.0f s: each asks for %s, and free on the cluster are %s. They "
+    "wait for room: add nodes, let each take less (RayEngine(num_cpus=...)), or, under Ray Train, "
+    "leave some CPUs to them (ScalingConfig)."
+)
 _log = logging.getLogger("forebay")
 
 
@@ -88,6 +95,8 @@ class Setup:
     """What the files begin with in which workers write down their attempts."""
     bounds: tuple[int, int]
     """Least and most workers."""
+    asks: Mapping[str, Any]
+    """What each worker takes of the cluster, by Ray's names."""
     roll_seconds: float
     """After so long an executor is followed by a new one."""
     hung_seconds: float
@@ -148,6 +157,7 @@ class RayFeed:
         self._row_seconds: float | None = None
         self._busy_seconds, self._cpu_seconds, self._rows = 0.0, 0.0, 0
         self._workers = setup.bounds[1]
+        self._known_to_wait: Executor | None = None
         self._execution = self._started() if plan.stages else None
         self._thread = threading.Thread(target=self._read, name="forebay-read", daemon=True)
         self._thread.start()
@@ -519,6 +529,7 @@ class RayFeed:
 
     def _look_around(self) -> None:
         self._look_for_lost()
+        self._look_for_room()
         self._look_for_hanging()
 
     def _look_for_hanging(self) -> None:
@@ -547,6 +558,15 @@ class RayFeed:
         if self._parcels and time.monotonic() - since > _LOST_SECONDS:
             lost = sum(len(p.turns) for p in self._parcels.values())
             self._ended(EngineError(f"Ray lost {lost} slices: it has nothing to do, and owes them"))
+
+    def _look_for_room(self) -> None:
+        """Say so, once for each execution, if none of its workers has started."""
+        execution = self._execution
+        if execution is None or execution is self._known_to_wait or execution.running:
+            return
+        if self._parcels and time.monotonic() - execution.began > _ROOM_SECONDS:
+            self._known_to_wait = execution
+            _log.warning(_NO_ROOM, _ROOM_SECONDS, self._setup.asks, _free())
 
     def _is_old(self) -> bool:
         execution = self._execution
@@ -611,6 +631,12 @@ class RayFeed:
             if isinstance(opened, Carried):
                 raise opened.error()
             return
+
+
+def _free() -> dict[str, float]:
+    """What the cluster has left, without what only one node has or what is no resource."""
+    free: dict[str, float] = ray.available_resources()
+    return {k: round(v, 2) for k, v in free.items() if not k.startswith("node:")}
 
 
 def _no_help(why: str) -> str:
