@@ -20,10 +20,10 @@ from integration.local_ray import processes_of
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.slow,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(300),
 ]
 Kind = Literal["Reading", "MapWorker", "Host"]
-SECONDS = 60.0
+SECONDS = 100.0
 """More than Ray takes to end what belonged to a process that is gone."""
 
 

@@ -5,51 +5,116 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
-from forebay.ray.attempts import Attempts, Loading, forget_all, forget_old
+import pytest
+
+from forebay.ray.attempts import Attempts, Record, Rows, forget_all, forget_old
+
+PARCEL = [Rows("a", 0, 50), Rows("b", 7, 9)]
 
 
-def dies_while_loading(prefix: Path) -> None:
-    """A worker whose stages bring a library that ends the process."""
-    worker = mp.get_context("fork").Process(target=loads_and_dies, args=(prefix,))
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """What the files of a run begin with."""
+    return tmp_path / "forebay-attempts-run"
+
+
+def dies(prefix: Path, does: Callable[[Attempts], object] = lambda worker: None) -> None:
+    """A worker of a run that does something, and is killed in it."""
+    worker = mp.get_context("fork").Process(target=does_and_dies, args=(prefix, does))
     worker.start()
     worker.join()
     assert worker.exitcode == -signal.SIGKILL
 
 
-def loads_and_dies(prefix: Path) -> None:
-    Loading(prefix)
+def does_and_dies(prefix: Path, does: Callable[[Attempts], object]) -> None:
+    does(Attempts(prefix))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_workers_that_died_while_they_loaded_are_counted_until_one_comes_through(
-    tmp_path: Path,
+def runs_two_records(worker: Attempts) -> None:
+    worker.begin(PARCEL)
+    with worker.alone():
+        worker.at(Record("a", 5), "decode")
+        worker.at(Record("a", 6), "augment")
+
+
+def waits_for_its_turn(worker: Attempts) -> None:
+    worker.begin(PARCEL)
+    worker.alone().__enter__()
+
+
+def test_a_record_at_which_two_workers_died_is_the_culprit_and_one_death_proves_nothing(
+    run: Path,
 ) -> None:
-    living = Loading(tmp_path / "run")
-    for _ in range(2):
-        dies_while_loading(tmp_path / "run")
-    dies_while_loading(tmp_path / "another-run")
-    assert Loading(tmp_path / "run").deaths == 2
+    dies(run, lambda worker: worker.begin(PARCEL))
+    for deaths in (1, 2):
+        living = Attempts(run)
+        living.begin(PARCEL)
+        assert (living.earlier, living.culprits) == (deaths, {})
+        dies(run, runs_two_records)
+    living.begin(PARCEL)
+    assert living.culprits == {Record("a", 6): "augment"}
+
+
+def test_deaths_are_of_rows_in_whatever_parcel_they_come(run: Path) -> None:
+    dies(run, lambda worker: worker.begin(PARCEL))
+    dies(run, runs_two_records)
+    living = Attempts(run)
+    for parcel, deaths in [([Rows("a", 6, 7)], 2), ([Rows("a", 7, 60)], 1), ([Rows("c", 0, 9)], 0)]:
+        living.begin(parcel)
+        assert living.earlier == deaths
+    dies(run.with_name("another-run"), runs_two_records)
+    living.begin([Rows("a", 50, 60), Rows("b", 0, 7)])
+    assert living.earlier == 0
+
+
+def test_a_parcel_that_came_through_is_not_suspected_any_more(run: Path) -> None:
+    dies(run, runs_two_records)
+    living = Attempts(run)
+    living.begin(PARCEL)
     living.done()
-    assert Loading(tmp_path / "run").deaths == 0
+    living.begin(PARCEL)
+    assert living.earlier == 0
 
 
-def test_a_closed_run_leaves_no_file(tmp_path: Path) -> None:
-    Attempts(tmp_path / "run", 1).at(0, 5, "decode")
-    Loading(tmp_path / "run")
-    forget_all(tmp_path / "run")
-    assert not list(tmp_path.iterdir())
+def test_whoever_died_in_waiting_for_its_turn_died_of_something_else(run: Path) -> None:
+    dies(run, waits_for_its_turn)
+    living = Attempts(run)
+    living.begin(PARCEL)
+    assert living.earlier == 0
 
 
-def test_what_killed_runs_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
-    killed, living, users = (
-        tmp_path / name for name in ("forebay-attempts-a", "forebay-attempts-b", "forebay-notes")
-    )
-    Attempts(killed, 1).at(0, 5, "decode")
-    Attempts(living, 1).at(0, 5, "decode")
-    for path in (tmp_path / "forebay-attempts-a-1", users):
-        path.touch()
+def test_workers_that_died_while_they_loaded_are_counted_until_one_comes_through(
+    run: Path,
+) -> None:
+    living = Attempts(run)
+    for _ in range(2):
+        dies(run)
+    dies(run.with_name("another-run"))
+    assert Attempts(run).deaths_loading == 2
+    living.loaded()
+    assert Attempts(run).deaths_loading == 0
+
+
+def test_a_closed_run_leaves_no_file(run: Path) -> None:
+    dies(run, runs_two_records)
+    dies(run)
+    forget_all(run)
+    assert not list(run.parent.iterdir())
+
+
+def test_what_killed_runs_left_is_removed_once_it_is_old(run: Path) -> None:
+    living, users = Attempts(run), run.with_name("forebay-notes")
+    dies(run, lambda worker: worker.begin(PARCEL))
+    users.touch()
+    for path in run.parent.iterdir():
         os.utime(path, (0, 0))
-    forget_old(tmp_path / "forebay-attempts-c")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["forebay-attempts-b-1", "forebay-notes"]
+    dies(run)
+    assert len(list(run.parent.iterdir())) == 4
+    forget_old(run.with_name("forebay-attempts-another"))
+    assert len(list(run.parent.iterdir())) == 3
+    assert users.exists()
+    living.loaded()

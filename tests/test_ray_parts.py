@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 
 from forebay import ConfigError, DataLossError, Position, Slice, StageError
 from forebay.ray import _compat
-from forebay.ray.attempts import Attempts, Culprit
 from forebay.ray.carried import Carried
 from forebay.ray.choice import by_leases, fed_live
 from forebay.ray.parcels import cell_of, content_of, number_of, packed, to_table, unpacked
@@ -113,21 +111,6 @@ def test_a_cut_arrow_column_takes_only_its_own_rows_along() -> None:
 def test_an_error_arrives_as_it_was_raised(error: Exception) -> None:
     given = Carried.of(error).error()
     assert (type(given), str(given), vars(given)) == (type(error), str(error), vars(error))
-
-
-def test_a_record_at_which_two_workers_died_is_the_culprit_and_one_death_proves_nothing(
-    tmp_path: Path,
-) -> None:
-    Attempts(tmp_path / "run", 1)  # runs all of the parcel, and dies
-    for _ in range(2):
-        again = Attempts(tmp_path / "run", 1)
-        assert again.culprits() == {}
-        again.at(0, 5, "decode")
-        again.at(0, 6, "augment")
-    last = Attempts(tmp_path / "run", 1)
-    assert (last.earlier, last.culprits()) == (3, {Culprit(0, 6): "augment"})
-    last.done()
-    assert Attempts(tmp_path / "run", 1).earlier == 0
 
 
 def test_what_was_not_ready_is_read_again_after_a_new_start() -> None:

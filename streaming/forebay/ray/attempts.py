@@ -1,8 +1,12 @@
-"""Finds the record that kills its process: what a worker was at is written down before it is done.
+"""Finds the record that kills its process: what a worker is at is written down before it is done.
 
-The note lies in a file on the node's memory disk, so it outlives the worker. A parcel that killed a
-worker is run record by record the next time; a record at which a worker died twice is not run
-again. One death alone proves nothing: a preempted node and an innocent record look the same.
+Each worker has a file on the node's memory disk, locked while it lives. A file that nobody has
+locked tells what its worker died of, whatever became of the pool, the parcel or the host since.
+Rows at which a worker died are run record by record the next time; a record at which workers died
+twice is not run again. One death alone proves nothing: a preempted node looks the same.
+
+Where memory is short Ray kills all workers of a node at once. So only one of them runs records
+that are suspected: the others would be found dead at innocent ones.
 """
 
 from __future__ import annotations
@@ -14,93 +18,151 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_PREFIX = "forebay-attempts"
-_START = "start"
 DEATHS = 2
+_PREFIX = "forebay-attempts"
+_LOADING, _WAITING = "loading", "waiting"
 # A trainer that is killed can remove nothing, and its workers die with it.
 _OLD_SECONDS = 600.0
 
 
-class Culprit(NamedTuple):
-    """A record at which workers died."""
+class Rows(NamedTuple):
+    """Rows of a split: those with offsets from ``start`` on, before ``stop``."""
 
-    slice_index: int
+    split: str
+    start: int
+    stop: int
+
+
+class Record(NamedTuple):
+    """A record, which may be several rows."""
+
+    split: str
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What the file of a dead worker tells."""
+
+    path: Path
+    last: Any = None
+    """The last that it wrote."""
+    rows: Sequence[Rows] = ()
+    """The parcel that it had."""
+    record: Record | None = None
+    """The record that it was at, when it ran them one by one."""
+    stage: str = ""
+
+    def touches(self, parcel: Collection[Rows]) -> bool:
+        """Whether it may have died of something in a parcel."""
+        if self.record is not None:
+            split, offset = self.record
+            return any(r.split == split and r.start <= offset < r.stop for r in parcel)
+        return any(
+            r.split == mine.split and r.start < mine.stop and mine.start < r.stop
+            for r in parcel
+            for mine in self.rows
+        )
+
+
 class Attempts:
-    """The attempts on one parcel. Used by one worker, in one thread."""
+    """What one worker is at, and what others of its run died of on this node.
 
-    def __init__(self, prefix: Path, number: int) -> None:
-        self._path = prefix.with_name(f"{prefix.name}-{number}")
-        self._before = self._read()
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._write(_START)
+    Used by one thread; a worker begins by loading the stages.
 
-    @property
-    def earlier(self) -> int:
-        """How many workers died on this parcel."""
-        return sum(line == _START for line in self._before)
-
-    def at(self, slice_index: int, offset: int, stage: str) -> None:
-        """Say what is done next."""
-        self._write([slice_index, offset, stage])
-
-    def culprits(self) -> Mapping[Culprit, str]:
-        """The records that are not to be run again, each with the stage it was in."""
-        lines = [*self._before, _START]
-        last = [a for a, b in pairwise(lines) if b == _START and a != _START]
-        deaths = Counter(Culprit(i, offset) for i, offset, _ in last)
-        stages = {Culprit(i, offset): stage for i, offset, stage in last}
-        return {c: stages[c] for c, n in deaths.items() if n >= DEATHS}
-
-    def done(self) -> None:
-        """Forget the attempts: the parcel is through."""
-        os.close(self._file)
-        self._path.unlink(missing_ok=True)
-
-    def _write(self, line: Any) -> None:
-        os.write(self._file, json.dumps(line).encode() + b"\n")
-
-    def _read(self) -> list[Any]:
-        if not self._path.exists():
-            return []
-        return [json.loads(line) for line in self._path.read_bytes().splitlines()]
-
-
-class Loading:
-    """The time in which a worker loads the stages, written down until it is over.
-
-    Whoever dies in it leaves a file that nobody has locked.
+    Args:
+        prefix: what the files of the run begin with.
     """
 
     def __init__(self, prefix: Path) -> None:
         self._prefix = prefix
-        self._path = prefix.with_name(f"{prefix.name}-loading-{uuid.uuid4().hex}")
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+        self._path = prefix.with_name(f"{prefix.name}-worker-{uuid.uuid4().hex}")
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._deaths: list[Death] = []
+        self._write(_LOADING)
 
     @property
-    def deaths(self) -> int:
-        """How many workers of this run died in it on this node since one came through."""
-        return sum(1 for _ in self._dead())
+    def deaths_loading(self) -> int:
+        """How many workers died while they loaded the stages, since one came through."""
+        return sum(death.last == _LOADING for death in self._dead())
+
+    def loaded(self) -> None:
+        """This worker came through: what killed those before it was something else."""
+        for death in self._dead():
+            if death.last in (_LOADING, None):
+                death.path.unlink(missing_ok=True)
+        os.ftruncate(self._file, 0)
+
+    def begin(self, parcel: Sequence[Rows]) -> None:
+        """Say which rows are run next."""
+        self._deaths = [death for death in self._dead() if death.touches(parcel)]
+        os.ftruncate(self._file, 0)
+        self._write(parcel)
+
+    @property
+    def earlier(self) -> int:
+        """How many workers died on rows of this parcel."""
+        return sum(death.last != _WAITING for death in self._deaths)
+
+    @property
+    def culprits(self) -> Mapping[Record, str]:
+        """The records that are not to be run again, each with the stage it was in."""
+        blamed = {death.record: death.stage for death in self._deaths if death.record is not None}
+        times = Counter(death.record for death in self._deaths)
+        return {record: stage for record, stage in blamed.items() if times[record] >= DEATHS}
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no other worker of the run is in here on this node."""
+        self._write(_WAITING)
+        path = self._prefix.with_name(f"{self._prefix.name}-alone")
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
+    def at(self, record: Record, stage: str) -> None:
+        """Say which record is run next, and in which stage."""
+        self._write([*record, stage])
 
     def done(self) -> None:
-        """This worker came through: what killed those before it was something else."""
-        for path in self._dead():
-            path.unlink(missing_ok=True)
-        os.close(self._file)
-        self._path.unlink(missing_ok=True)
+        """The parcel is through: forget those who died on it."""
+        for death in self._deaths:
+            death.path.unlink(missing_ok=True)
+        os.ftruncate(self._file, 0)
 
-    def _dead(self) -> Iterator[Path]:
-        for path in self._prefix.parent.glob(f"{self._prefix.name}-loading-*"):
+    def _write(self, line: Any) -> None:
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+    def _dead(self) -> Iterator[Death]:
+        for path in self._prefix.parent.glob(f"{self._prefix.name}-worker-*"):
             if path != self._path and _is_free(path):
-                yield path
+                yield _death(path)
+
+
+def _death(path: Path) -> Death:
+    try:
+        written = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:  # another worker is through with that parcel
+        written = []
+    # The last line may be half a line.
+    lines = [json.loads(line) for line in written if line.endswith(b"\n")]
+    if not lines or lines[0] == _LOADING:
+        return Death(path, lines[0] if lines else None)
+    rows, last = [Rows(*r) for r in lines[0]], lines[-1]
+    if len(lines) == 1 or last == _WAITING:
+        return Death(path, last, rows)
+    split, offset, stage = last
+    return Death(path, last, rows, Record(split, offset), stage)
 
 
 def _is_free(path: Path) -> bool:
@@ -126,7 +188,7 @@ def prefix_of(run: str) -> Path:
 
 
 def forget_all(prefix: Path) -> None:
-    """Remove what killed workers left on this node."""
+    """Remove what workers left on this node."""
     for left in prefix.parent.glob(f"{prefix.name}-*"):
         left.unlink(missing_ok=True)
 
@@ -142,7 +204,7 @@ def forget_old(prefix: Path) -> None:
 
 def _remove_old(path: Path) -> None:
     try:
-        if time.time() - path.stat().st_mtime > _OLD_SECONDS:
+        if time.time() - path.stat().st_mtime > _OLD_SECONDS and _is_free(path):
             path.unlink()
     except OSError:  # another user's, or removed meanwhile
         return

@@ -14,7 +14,7 @@ import ray
 from ray import cloudpickle
 
 from forebay.errors import EngineError
-from forebay.ray.attempts import DEATHS, Attempts, Culprit, Loading, forget_old
+from forebay.ray.attempts import DEATHS, Attempts, Record, Rows, forget_old
 from forebay.ray.carried import Carried, unloadable
 from forebay.ray.parcels import PackedSlice, content_of, number_of, packed, to_table, unpacked
 from forebay.rng import RowRandom, Run
@@ -52,13 +52,12 @@ class StageWorker:
     """
 
     def __init__(self, packed_stages: bytes, attempts: Path) -> None:
-        self._attempts = attempts
+        forget_old(attempts)
+        self._attempts = Attempts(attempts)
         self._stages: Sequence[Stage] = ()
         self._run = Run()
-        forget_old(attempts)
-        loading = Loading(attempts)
-        self._useless = self._load(packed_stages, loading.deaths)
-        loading.done()
+        self._useless = self._load(packed_stages, self._attempts.deaths_loading)
+        self._attempts.loaded()
 
     def _load(self, packed_stages: bytes, deaths: int) -> Carried | None:
         """Load the stages; why they cannot be, if so."""
@@ -72,10 +71,9 @@ class StageWorker:
 
     def __call__(self, parcel: pa.Table) -> pa.Table:
         began, used = time.perf_counter(), time.thread_time()
-        number = number_of(parcel)
-        attempts = Attempts(self._attempts, number)
         slices = [unpacked(p) for p in content_of(parcel)]
-        results = [self._result(i, s, attempts) for i, s in enumerate(slices)]
+        self._attempts.begin([Rows(s.split, s.start, s.next_offset) for s in slices])
+        results = [self._result(s) for s in slices]
         finished = Finished(
             results,
             time.perf_counter() - began,
@@ -83,37 +81,37 @@ class StageWorker:
             sum(map(len, slices)),
             ray.get_runtime_context().get_actor_id() or "",
         )
-        table = to_table(number, finished)
-        attempts.done()
+        table = to_table(number_of(parcel), finished)
+        self._attempts.done()
         return table
 
-    def _result(self, i: int, s: Slice, attempts: Attempts) -> list[PackedSlice] | Carried:
+    def _result(self, s: Slice) -> list[PackedSlice] | Carried:
         try:
             if self._useless is not None:
                 return self._useless
-            if attempts.earlier >= _MOST_ATTEMPTS:
+            if (earlier := self._attempts.earlier) >= _MOST_ATTEMPTS:
                 raise EngineError(
-                    f"{attempts.earlier} workers died on {s.split}@{s.start}, in no record of it: "
-                    "see the logs of the Ray workers, and whether they have memory enough"
+                    f"{earlier} workers died on {s.split}@{s.start}, in no record of it: see the "
+                    "logs of the Ray workers, and whether they have memory enough"
                 )
-            if attempts.earlier:
-                return [packed(p) for p in _one_by_one(self._stages, s, self._run, i, attempts)]
+            if earlier:
+                with self._attempts.alone():
+                    records = _one_by_one(self._stages, s, self._run, self._attempts)
+                    return [packed(r) for r in records]
             return [packed(run_stages(self._stages, s, self._run))]
         except BaseException as e:  # raised again by the taker, in the slice's turn
             return Carried.of(e)
 
 
-def _one_by_one(
-    stages: Sequence[Stage], s: Slice, run: Run, i: int, attempts: Attempts
-) -> Iterator[Slice]:
+def _one_by_one(stages: Sequence[Stage], s: Slice, run: Run, attempts: Attempts) -> Iterator[Slice]:
     """Run the records of a slice one after the other; those that kill become dead letters."""
-    culprits = attempts.culprits()
-    for record in _records(s):
-        first = int(record.offsets[0]) if len(record) else record.start
-        if (stage := culprits.get(Culprit(i, first))) is not None:
-            yield _quarantined(record, stage)
+    culprits = attempts.culprits
+    for rows in _records(s):
+        record = Record(s.split, int(rows.offsets[0]) if len(rows) else rows.start)
+        if (stage := culprits.get(record)) is not None:
+            yield _quarantined(rows, stage)
         else:
-            yield run_stages([_Watched(x, i, first, attempts) for x in stages], record, run)
+            yield run_stages([_Watched(x, record, attempts) for x in stages], rows, run)
 
 
 def _records(s: Slice) -> Iterator[Slice]:
@@ -150,8 +148,7 @@ class _Watched:
     """A stage that says what it is given before it runs."""
 
     stage: Stage
-    slice_index: int
-    offset: int
+    record: Record
     attempts: Attempts
 
     @property
@@ -159,5 +156,5 @@ class _Watched:
         return self.stage.name
 
     def run(self, columns: Any, rng: RowRandom) -> Outcome:
-        self.attempts.at(self.slice_index, self.offset, self.name)
+        self.attempts.at(self.record, self.name)
         return self.stage.run(columns, rng)
