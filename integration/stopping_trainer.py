@@ -15,6 +15,7 @@ from forebay.testing import MemorySource
 
 ROWS = 200_000
 """More than are ever trained."""
+FILES = "files: "
 SMALL = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 100 << 20}
 
 
@@ -26,7 +27,7 @@ class Telling:
 
     def start(self, plan: Any) -> Any:
         feed = self.engine.start(plan)
-        print(feed._setup.attempts, flush=True)
+        print(f"{FILES}{feed._setup.attempts}", flush=True)
         return feed
 
 

@@ -35,10 +35,13 @@ class Trainer:
     attempts: Path
     """What the files of its run begin with."""
 
-    def says(self) -> str:
-        """The next line."""
+    def says(self, word: str) -> None:
+        """Wait for a word; Ray's own lines may come before it."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        for line in self.process.stdout:
+            if line.strip() == word:
+                return
+        pytest.fail(f"the trainer ended before it said {word!r}")
 
     def files(self) -> list[Path]:
         """Files of its run."""
@@ -58,9 +61,10 @@ def training(way: str, *address: str) -> Iterator[Trainer]:
     with process:
         try:
             assert process.stdout is not None
-            attempts = Path(process.stdout.readline().strip())
-            trainer = Trainer(process, attempts)
-            assert trainer.says() == "training"
+            files = next(line for line in process.stdout if line.startswith(stopping_trainer.FILES))
+            prefix = files.removeprefix(stopping_trainer.FILES).strip()
+            trainer = Trainer(process, Path(prefix))
+            trainer.says("training")
             yield trainer
         finally:
             process.kill()
@@ -73,7 +77,7 @@ def end(trainer: Trainer, way: str) -> None:
     elif way in ("SIGTERM", "SIGKILL"):
         trainer.process.send_signal(signal.Signals[way])
     elif way == "close":
-        assert trainer.says() == "closed"
+        trainer.says("closed")
         return
     trainer.process.wait(SECONDS)
 

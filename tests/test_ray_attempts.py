@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,21 @@ def test_whoever_died_in_waiting_for_its_turn_died_of_something_else(run: Path) 
     living = Attempts(run)
     living.begin(PARCEL)
     assert living.earlier == 0
+
+
+def test_only_one_worker_at_a_time_runs_what_is_suspected(run: Path) -> None:
+    one, other, entered = Attempts(run), Attempts(run), threading.Event()
+
+    def enters() -> None:
+        with other.alone():
+            entered.set()
+
+    waiting = threading.Thread(target=enters)
+    with one.alone():
+        waiting.start()
+        assert not entered.wait(0.3)
+    assert entered.wait(30)
+    waiting.join()
 
 
 def test_workers_that_died_while_they_loaded_are_counted_until_one_comes_through(
