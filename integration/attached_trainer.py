@@ -43,12 +43,15 @@ def train_worker(config: dict[str, Any]) -> None:
     train(Path(config["folder"]), get_context().get_world_rank())
 
 
+def endless(engine: Engine) -> Loader:
+    """A loader that never comes to an end."""
+    rows = MemorySource({"a": range(200_000)}, bounded=False)
+    return Pipeline(rows).map(same).batch(50).loader(engine=engine, workers=1)
+
+
 def train_for_ever(address: str, say: Any) -> None:
     """Train until somebody ends this process; say so once it does."""
-    endless = MemorySource({"a": range(200_000)}, bounded=False)
-    pipeline = Pipeline(endless).map(same).batch(50)
-    engine = RayEngine(address=address, num_cpus=0.5)
-    for step, _ in enumerate(pipeline.loader(engine=engine, workers=1)):
+    for step, _ in enumerate(endless(RayEngine(address=address, num_cpus=0.5))):
         if step == 0:
             say.send("trains")
 

@@ -104,6 +104,44 @@ def test_a_reader_without_room_on_the_cluster_is_told_of_in_words(
         assert isinstance(opened.exception(), SourceLost)
 
 
+START = """
+import ray
+from integration.attached_trainer import endless
+from forebay import EngineError
+from forebay.ray import RayEngine
+loader = endless(RayEngine(num_cpus=0.5))
+batches = iter(loader)
+next(batches)
+"""
+SHUTDOWN = """
+ray.shutdown()
+try:
+    for _ in batches: pass
+except EngineError as e:
+    print(e)
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        pytest.param("", "", id="closes nothing"),
+        pytest.param(SHUTDOWN, "ray.shutdown() was called in this process", id="shuts Ray down"),
+    ],
+)
+def test_a_trainer_may_end_without_closing_anything(ray_cluster: str, then: str, said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", START + then],
+        env={**os.environ, "RAY_ADDRESS": ray_cluster},
+        timeout=100,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
+    assert said in ended.stdout
+
+
 @pytest.fixture
 def trainer(ray_cluster: str) -> Iterator[SpawnProcess]:
     """A process that trains for ever."""

@@ -8,6 +8,7 @@ positions that were secured.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import os
@@ -159,6 +160,9 @@ class RayFeed:
         self._workers = setup.bounds[1]
         self._known_to_wait: Executor | None = None
         self._execution = self._started() if plan.stages else None
+        self._closed = False
+        # Before Ray's own, which was there first: the loader's comes after it.
+        atexit.register(self.close)
         self._thread = threading.Thread(target=self._read, name="forebay-read", daemon=True)
         self._thread.start()
         self._watch = setup.watch(self._lose)
@@ -183,6 +187,7 @@ class RayFeed:
                     return None
                 if not self._reading_on and self._turns.idle:
                     if self._failure is not None:
+                        self._check_attached()  # or Ray raised SystemExit for that in our threads
                         raise self._failure
                     return None
                 left = deadline - time.monotonic()
@@ -254,8 +259,10 @@ class RayFeed:
         return self._ends
 
     def close(self) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._closed:
             return
+        self._closed = True
+        atexit.unregister(self.close)
         with self._lock:
             self._stopping = True
             self._room.notify_all()
@@ -270,15 +277,28 @@ class RayFeed:
 
     def _close_all(self) -> None:
         """Without a head each order to an actor waits in vain: half a minute, all in all."""
+        if ray.is_initialized():
+            self._close_actors()
+        self._thread.join()
+        self._parcels.clear()
+        forget_all(self._setup.attempts)
+        self._setup.on_close()
+
+    def _close_actors(self) -> None:
+        """Not once Ray was shut down: they are gone, and to ask for one starts another Ray."""
         self._reading.stop()
         self._thread.join()
         if self._execution is not None:
             self._execution.close()
         self._setup.nodes.close()
         self._reading.close()
-        self._parcels.clear()
-        forget_all(self._setup.attempts)
-        self._setup.on_close()
+
+    def _check_attached(self) -> None:
+        if not ray.is_initialized():
+            raise EngineError(
+                "ray.shutdown() was called in this process while a loader ran on Ray: close the "
+                "loader first. To go on, start a new one from its state."
+            )
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -528,6 +548,7 @@ class RayFeed:
             self._ready_changed.notify_all()
 
     def _look_around(self) -> None:
+        self._check_attached()
         self._look_for_lost()
         self._look_for_room()
         self._look_for_hanging()
