@@ -105,7 +105,6 @@ def test_a_reader_without_room_on_the_cluster_is_told_of_in_words(
 
 
 START = """
-import ray
 from integration.attached_trainer import endless
 from forebay import EngineError
 from forebay.ray import RayEngine
@@ -114,6 +113,7 @@ batches = iter(loader)
 next(batches)
 """
 SHUTDOWN = """
+import ray
 ray.shutdown()
 try:
     for _ in batches: pass
