@@ -19,8 +19,7 @@ from tests.engine_contract import EngineContract, drained, first, offsets, plan
 
 from forebay import ConfigError, Engine, EngineError, Pipeline, ProcessError
 from forebay.columns import Columns, as_numpy
-from forebay.ray import RayEngine
-from forebay.ray import feed as feed_module
+from forebay.ray import RayEngine, lookout
 from forebay.ray.execution import Execution
 from forebay.ray.host import HostedExecution
 from forebay.stage import Map
@@ -126,7 +125,7 @@ def test_a_parcel_that_ray_never_gives_back_is_read_again(
 ) -> None:
     executor: Any = {"actor": HostedExecution, "trainer": Execution}[scheduler]
     put, calls = executor.put, count(1)
-    monkeypatch.setattr(feed_module, "_LOST_SECONDS", 1.0)
+    monkeypatch.setattr(lookout, "_LOST_SECONDS", 1.0)
     monkeypatch.setattr(executor, "put", lambda *a: put(*a) if next(calls) != 3 else None)
     data = {"a": list(range(1000))}
     engine = small_engine(ray_cluster, scheduler=scheduler)

@@ -19,11 +19,11 @@ from forebay.ray.attempts import prefix_of
 from forebay.ray.carried import Carried
 from forebay.ray.choice import LeaseUse, Scheduler, by_leases, fed_live
 from forebay.ray.executor import Executor, OnEnd, OnFinished, Pool
-from forebay.ray.feed import RayFeed, Setup, SourceReading
+from forebay.ray.feed import RayFeed, Setup
 from forebay.ray.leases import LeaseExecution
 from forebay.ray.nodes import Nodes
 from forebay.ray.placement import Placement, check_actor, check_init, check_runtime_env, placed
-from forebay.ray.reading import ActorReading, LocalReading, SourceLost
+from forebay.ray.reading import ActorReading, LocalReading, SourceLost, SourceReading
 from forebay.ray.store import window_bytes
 from forebay.ray.watch import HeadWatch
 from forebay.recording import RecordedSource

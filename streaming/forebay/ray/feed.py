@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -27,11 +27,20 @@ from forebay.errors import ConfigError, EngineError, ProcessError
 from forebay.ray.attempts import forget_all
 from forebay.ray.carried import Carried
 from forebay.ray.executor import IN_FLIGHT, Executor, OnEnd, OnFinished, Replacing
-from forebay.ray.hanging import HangWatch
+from forebay.ray.lookout import Lookout, loss_of
 from forebay.ray.nodes import Nodes
 from forebay.ray.parcels import content_of, number_of, unpacked
-from forebay.ray.reading import Note, Report, SourceLost, Wish, frontier, weight
+from forebay.ray.reading import (
+    Note,
+    Report,
+    SourceLost,
+    SourceReading,
+    Wish,
+    frontier,
+    weight,
+)
 from forebay.ray.store import raise_if_full
+from forebay.ray.tempo import Tempo
 from forebay.ray.turns import Turn, Turns
 from forebay.ray.watch import HeadWatch, OnLost
 from forebay.ray.working import Finished
@@ -41,49 +50,16 @@ from forebay.state import Position
 POOL = "stages"
 _WAIT_SECONDS = 0.1
 _LINGER_SECONDS = 0.05
-# Ray takes 25 to 60 ms of CPU time for each parcel: one should be worth it.
-_PARCEL_SECONDS = 0.2
 _PARCEL_BYTES = 4 << 20
-_FIRST_ROWS = 64
-_MOST_SLICES = 1000
+_MOST_SLICES, _ANY_ROWS = 1000, 1 << 30
 # Parcels in Ray for each worker.
 _PARCELS_PER_WORKER = IN_FLIGHT
 _ENDS_SECONDS = 1.0
-# A parcel that Ray neither has nor gave for so long is lost.
-_LOST_SECONDS = 20.0
 # Without a head closing takes longer than there may be time for.
 _LEAVE_SECONDS = 3.0
-# Workers import what the stages need; one that takes longer mostly waits for room.
-_ROOM_SECONDS = 30.0
 _RETRIES = 5
 _BACKOFF_SECONDS = 0.5
-_NO_ROOM = (
-    "no Ray worker has started for %.0f s: each asks for %s, and free on the cluster are %s. They "
-    "wait for room: add nodes, let each take less (RayEngine(num_cpus=...)), or, under Ray Train, "
-    "leave some CPUs to them (ScalingConfig)."
-)
 _log = logging.getLogger("forebay")
-
-
-class SourceReading(Protocol):
-    """A place where the source is read: ``LocalReading`` or ``ActorReading``."""
-
-    def open(
-        self, positions: Mapping[str, Position], got: Mapping[str, Position]
-    ) -> dict[str, Position] | Carried:
-        """As ``Reading.open``."""
-
-    def read(self, wish: Wish) -> tuple[Report, Any]:
-        """As ``Reading.read``, with a reference in place of the parcel."""
-
-    def ends(self) -> Mapping[str, int]:
-        """As ``Reading.ends``."""
-
-    def stop(self) -> None:
-        """Let a read that is under way end soon. Any thread."""
-
-    def close(self) -> None:
-        """Close the reader; may be called twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +129,9 @@ class RayFeed:
         self._failure: BaseException | None = None
         self._broken: BaseException | None = None
         self._failed_reads, self._failed_runs = 0, 0
-        self._hanging = HangWatch(setup.hung_seconds, IN_FLIGHT)
-        self._replaced, self._replaced_before = 0, 0
-        self._row_seconds: float | None = None
-        self._busy_seconds, self._cpu_seconds, self._rows = 0.0, 0.0, 0
+        self._lookout = Lookout(setup.hung_seconds, setup.asks)
+        self._tempo = Tempo()
         self._workers = setup.bounds[1]
-        self._known_to_wait: Executor | None = None
         self._execution = self._started() if plan.stages else None
         self._closed = False
         # Before Ray's own, which was there first: the loader's comes after it.
@@ -231,13 +204,13 @@ class RayFeed:
                 workers=execution.running if execution is not None else 0,
                 # What was asked for a moment ago is not seen to start yet.
                 starting=max(0, self._workers - execution.running) if execution is not None else 0,
-                busy_seconds=self._busy_seconds,
-                cpu_seconds=self._cpu_seconds,
+                busy_seconds=self._tempo.busy_seconds,
+                cpu_seconds=self._tempo.cpu_seconds,
                 queued_slices=sum(len(self._parcels[n].turns) for n in queued),
-                rows=self._rows,
+                rows=self._tempo.rows,
                 least=self._bounds[0],
                 most=self._bounds[1],
-                replaced=self._replaced,
+                replaced=self._lookout.replaced,
             )
         return {POOL: stats}
 
@@ -363,18 +336,10 @@ class RayFeed:
             max_slices=1 if beyond else _MOST_SLICES,
             max_bytes=min(room, share, _PARCEL_BYTES),
             cut_bytes=min(share, _PARCEL_BYTES),
-            max_rows=self._parcel_rows(),
+            max_rows=self._tempo.parcel_rows if self._plan.stages else _ANY_ROWS,
             wait=_WAIT_SECONDS,
             linger=_LINGER_SECONDS if busy else 0.0,
         )
-
-    def _parcel_rows(self) -> int:
-        """Rows of the next parcel: about as much work as makes Ray's own worth it."""
-        if not self._plan.stages:
-            return 1 << 30
-        if self._row_seconds is None:
-            return _FIRST_ROWS
-        return max(1, int(_PARCEL_SECONDS / self._row_seconds))
 
     def _at_end(self, report: Report) -> bool:
         with self._lock:
@@ -434,7 +399,7 @@ class RayFeed:
             turns = [self._admitted(n) for n in notes]
             if self._broken is None and (self._execution is None or any(n.rows for n in notes)):
                 self._parcels[number] = _Parcel(turns, ref)
-                self._hanging.put(number, sum(n.rows for n in notes))
+                self._lookout.put(number, sum(n.rows for n in notes))
             nbytes = sum(n.weight for n in notes)
         if self._execution is None:
             self._finish(number, _as_read(ref))
@@ -481,8 +446,8 @@ class RayFeed:
     def _take_finished(self, table: pa.Table) -> None:
         finished: Finished = content_of(table)
         with self._lock:
-            self._count(finished)
-            self._hanging.back(number_of(table), finished.worker)
+            self._tempo.count(finished)
+            self._lookout.back(number_of(table), finished.worker)
         self._finish(number_of(table), finished.slices)
 
     def _finish(self, number: int, results: list[Any]) -> None:
@@ -506,22 +471,12 @@ class RayFeed:
                 self._turns.complete(turn, [replace(turn.bare, source_rows=0)])
             self._ready_changed.notify()
 
-    def _count(self, finished: Finished) -> None:
-        self._busy_seconds += finished.seconds
-        self._cpu_seconds += finished.cpu_seconds
-        self._rows += finished.rows
-        if finished.rows:
-            took = max(finished.seconds / finished.rows, 1e-7)
-            before = took if self._row_seconds is None else self._row_seconds
-            self._row_seconds = 0.8 * before + 0.2 * took
-
     # -- what goes wrong -----------------------------------------------------------------------
 
     def _started(self) -> Executor:
         execution = self._setup.make(self._take_finished, self._ended)
         execution.wanted = self._workers
-        self._hanging.clear()
-        self._replaced_before = 0
+        self._lookout.begin()
         return execution
 
     def _ended(self, error: BaseException | None) -> None:
@@ -548,46 +503,22 @@ class RayFeed:
             self._ready_changed.notify_all()
 
     def _look_around(self) -> None:
+        """Look for what goes wrong without an error."""
         self._check_attached()
-        self._look_for_lost()
-        self._look_for_room()
-        self._look_for_hanging()
-
-    def _look_for_hanging(self) -> None:
-        """Have a worker replaced that stands still while its peers go on."""
         execution = self._execution
-        if not isinstance(execution, Replacing):
+        if execution is None:
             return
         with self._lock:
-            workers, row_seconds = execution.running, self._row_seconds
-            more = execution.replaced - self._replaced_before
-            if more > 0:
-                self._replaced += more
-                self._replaced_before += more
-                self._hanging.replaced(workers, row_seconds)
-            hang = self._hanging.look(workers, row_seconds)
-        if more > 0:
-            _log.warning("%d of the Ray workers hung: replaced, their slices run once more", more)
-        if hang is not None:
-            execution.replace(hang)
-
-    def _look_for_lost(self) -> None:
-        """Notice parcels that Ray neither has nor gave."""
-        execution = self._execution
-        if execution is None or (since := execution.idle_since) is None:
-            return
-        if self._parcels and time.monotonic() - since > _LOST_SECONDS:
-            lost = sum(len(p.turns) for p in self._parcels.values())
-            self._ended(EngineError(f"Ray lost {lost} slices: it has nothing to do, and owes them"))
-
-    def _look_for_room(self) -> None:
-        """Say so, once for each execution, if none of its workers has started."""
-        execution = self._execution
-        if execution is None or execution is self._known_to_wait or execution.running:
-            return
-        if self._parcels and time.monotonic() - execution.began > _ROOM_SECONDS:
-            self._known_to_wait = execution
-            _log.warning(_NO_ROOM, _ROOM_SECONDS, self._setup.asks, _free())
+            owed = sum(len(p.turns) for p in self._parcels.values())
+        if (loss := loss_of(execution, owed)) is not None:
+            self._ended(loss)
+        if owed:
+            self._lookout.say_no_room(execution)
+        if isinstance(execution, Replacing):
+            with self._lock:
+                hang = self._lookout.hang(execution, self._tempo.row_seconds)
+            if hang is not None:
+                execution.replace(hang)
 
     def _is_old(self) -> bool:
         execution = self._execution
@@ -652,12 +583,6 @@ class RayFeed:
             if isinstance(opened, Carried):
                 raise opened.error()
             return
-
-
-def _free() -> dict[str, float]:
-    """What the cluster has left, without what only one node has or what is no resource."""
-    free: dict[str, float] = ray.available_resources()
-    return {k: round(v, 2) for k, v in free.items() if not k.startswith("node:")}
 
 
 def _no_help(why: str) -> str:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -211,6 +211,27 @@ class Reading:
         if self._reader is None:
             raise RuntimeError("the reader was not opened")
         return self._reader
+
+
+class SourceReading(Protocol):
+    """A place where the source is read: ``LocalReading`` or ``ActorReading``."""
+
+    def open(
+        self, positions: Mapping[str, Position], got: Mapping[str, Position]
+    ) -> dict[str, Position] | Carried:
+        """As ``Reading.open``."""
+
+    def read(self, wish: Wish) -> tuple[Report, Any]:
+        """As ``Reading.read``, with a reference in place of the parcel."""
+
+    def ends(self) -> Mapping[str, int]:
+        """As ``Reading.ends``."""
+
+    def stop(self) -> None:
+        """Let a read that is under way end soon. Any thread."""
+
+    def close(self) -> None:
+        """Close the reader; may be called twice."""
 
 
 class SourceLost(Exception):
