@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from integration.delta_writer import part_of
@@ -27,11 +29,13 @@ class Task(Life):
     shuffle: int = 0
     shards: int = 1
     start: Any = "snapshot"
+    row_seconds: float = 0.0
+    """How long each row takes in the stage."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
 def loader(task: Task) -> Loader:
-    """Read, do next to nothing, shuffle, batch."""
+    """Read, take some time, shuffle, batch."""
     source = DeltaSource(
         task.uri,
         storage_options=dict(task.storage),
@@ -41,7 +45,9 @@ def loader(task: Task) -> Loader:
         poll_seconds=0.02,
         slice_rows=50,
     )
-    pipeline = Pipeline(source).map(_same).batch(task.batch)
+    pipeline = (
+        Pipeline(source).map(partial(_worked, task.row_seconds), name="work").batch(task.batch)
+    )
     if task.shuffle:
         pipeline = pipeline.shuffle(task.shuffle, seed=11)
     return pipeline.loader(prefetch=3, **task.options)
@@ -52,8 +58,8 @@ def run(task: Task) -> None:
     train(loader(task), task, _checked)
 
 
-def _same(columns: Columns) -> Columns:
-    """A stage, so that workers have work."""
+def _worked(row_seconds: float, columns: Columns) -> Columns:
+    time.sleep(row_seconds * len(columns["id"]))
     return columns
 
 

@@ -26,6 +26,8 @@ class Task(Life):
     topic: str
     batch: int = 16
     shuffle: int = 0
+    row_seconds: float = 0.0
+    """How long each row takes in the last stage."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -79,14 +81,14 @@ def _expand(columns: Columns) -> tuple[Columns, Any]:
 
 
 def _deadly(task: Task) -> Callable[[Columns], Columns]:
-    """A stage that takes a moment, and one day does not return."""
+    """A stage that takes some time, and one day does not return."""
     calls = [0]
 
     def work(columns: Columns) -> Columns:
         calls[0] += 1
         if task.dies == "decode" and calls[0] > task.after:
             die()
-        time.sleep(0.001)
+        time.sleep(max(0.001, task.row_seconds * len(columns["row"])))
         return columns
 
     return work

@@ -38,6 +38,8 @@ pytestmark = [
 ]
 
 PARTITIONS = 3
+ROW_SECONDS = 0.01
+"""Work enough that most of what is there is in flight when something is killed."""
 Victim = Literal["Reading", "MapWorker", "Host", "any"]
 # Not the fork server of other tests: its environment is from before the cluster, without its token.
 SPAWN = mp.get_context("spawn")
@@ -78,6 +80,7 @@ class Topic:
             folder=folder,
             dies=dies,
             shuffle=self.shuffle,
+            row_seconds=ROW_SECONDS,
             options=options,
         )
         return started(kill_trainer.run, task)
@@ -113,6 +116,7 @@ class Table:
             folder=folder,
             dies=dies,
             shuffle=self.shuffle,
+            row_seconds=ROW_SECONDS,
             shards=self.shards,
             start={"snapshot": 0},  # the same one on each rank
             options=options,
