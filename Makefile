@@ -22,8 +22,8 @@ format: $(READY)
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 
-# make bench NAME=decode
-bench: $(READY)
+# make bench NAME=decode; a name that is none is told without setting anything up
+bench: $(if $(wildcard benchmarks/$(NAME).py),$(READY))
 	@test -f "benchmarks/$(NAME).py" || { echo "make bench NAME=one of:" $(filter-out _%,$(notdir $(basename $(wildcard benchmarks/[a-z]*.py)))); exit 2; }
 	@$(BIN)/python benchmarks/$(NAME).py $(ARGS)
 
