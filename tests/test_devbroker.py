@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -30,6 +31,15 @@ broker = DevBrokerProcess().start()
 print(broker.pid, flush=True)
 time.sleep(60)
 """
+
+
+def ssl_hello() -> bytes:
+    """The first bytes of a client that speaks TLS."""
+    sent = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="b")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
 
 
 @either
@@ -70,6 +80,26 @@ def test_stopping_twice_and_starting_again_work(kind: Either) -> None:
         assert AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).brokers
         broker.stop()
         broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (ssl_hello(), "closing a connection: the client seems to speak TLS, which the dev broker "),
+        (b"GET / HTTP/1.1\r\n\r\n", "closing a connection: a request of 1195725856 bytes"),
+    ],
+    ids=["tls", "http"],
+)
+def test_a_client_that_speaks_something_else_is_cut_off_and_told_of(
+    sent: bytes, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with DevBroker() as broker:
+        host, port = broker.bootstrap.split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as client:
+            client.sendall(sent)
+            with contextlib.suppress(ConnectionResetError):  # what it had not read yet
+                assert client.recv(1) == b""
+    assert expected in caplog.text
 
 
 def test_a_stopped_broker_leaves_no_thread_and_no_socket() -> None:

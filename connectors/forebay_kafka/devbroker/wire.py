@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes
 MAX_PIECES = 512  # in one sendmsg call; Linux takes 1024 at most
+_TLS_HANDSHAKE = b"\x16\x03"  # as a length of Kafka's it were more than 350 MB
 
 
 class BadFrame(Exception):
@@ -38,6 +39,11 @@ class Wire:
         if size is None:
             return None
         length = int.from_bytes(size, "big")
+        if size.startswith(_TLS_HANDSHAKE):
+            raise BadFrame(
+                "the client seems to speak TLS, which the dev broker does not: "
+                "set its security.protocol to plaintext"
+            )
         if not 10 <= length <= MAX_FRAME_BYTES:
             raise BadFrame(f"a request of {length} bytes")
         return await self._exactly(length)
