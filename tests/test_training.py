@@ -89,6 +89,24 @@ def test_a_signal_ends_the_wait_for_a_batch() -> None:
         loader.close()
 
 
+class SlowToOpen(MemorySource):
+    """Waited for by C code, which makes an error of its own of what a signal raises."""
+
+    def open(self, positions: Any, owns: Any) -> Any:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Stop as e:
+            raise SystemError("returned a result with an exception set") from e
+
+
+def test_a_signal_ends_a_run_whose_source_is_being_opened_in_c_code(stopper: Stopper) -> None:
+    opening = Pipeline(SlowToOpen({"a": [1, 2]})).batch(2).loader(state_of="committed")
+    loader = TrainingLoader(opening, stopper)
+    assert ids(loader) == []
+    assert (stopper.signal, loader.error) == (signal.SIGTERM, None)
+    loader.close()
+
+
 def test_a_step_that_takes_too_long_is_given_up_and_its_batch_comes_again(
     stopper: Stopper,
 ) -> None:

@@ -197,6 +197,8 @@ class TrainingLoader(IterableDataset[Batch]):
         except StopIteration:
             raise
         except Exception as e:
+            if _comes_of_stop(e):
+                raise StopIteration from None
             self.error = e
             raise
         self._in_step = True
@@ -212,6 +214,14 @@ class TrainingLoader(IterableDataset[Batch]):
                 self._loader.commit()
             if self._after_step is not None:
                 self._after_step(self.batches)
+
+
+def _comes_of_stop(error: BaseException | None) -> bool:
+    """Whether a signal came while C code ran that does not let ``Stop`` through: Cython, which Ray
+    is made with, raises a SystemError in its place."""
+    while error is not None and not isinstance(error, Stop):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 class _Batches(Iterator[Batch]):
