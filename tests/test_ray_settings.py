@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 from tests.cli_support import Workshop, workshop_at
 
-from forebay import EngineError
+from forebay import ConfigError, EngineError
+from forebay.ray import RayEngine
 from forebay.ray.watch import HeadWatch
 
 MINIMAL = "source: {type: memory, data: {a: [1, 2, 3]}}\nbatch: 2\n"
@@ -50,6 +52,13 @@ def test_validate_tells_a_wrong_setting_with_its_place_and_starts_no_ray(
     assert "t.yaml:3:" in done.err
     assert expected in done.err
     assert ray.is_initialized() == attached
+
+
+@pytest.mark.parametrize("setting", ["placement", "scheduler", "leases"])
+def test_a_choice_that_does_not_exist_is_refused_in_python_too(setting: str) -> None:
+    choice: dict[str, Any] = {setting: "elsewhere"}
+    with pytest.raises(ConfigError, match=f"{setting} must be one of .*, not 'elsewhere'"):
+        RayEngine(**choice)
 
 
 def test_settings_that_ray_takes_are_valid(shop: Workshop) -> None:

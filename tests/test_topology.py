@@ -202,6 +202,10 @@ def test_options_become_what_their_types_say(parse: Callable[..., Topology]) -> 
          "'10': remove the quotes"),
         ("loader: {prefetch: 1.5}", "3:20: loader.prefetch: must be a whole number, not 1.5"),
         ("loader: {seed: true}", "3:16: loader.seed: must be a whole number, not true"),
+        ("loader: {workers: [4, 2]}", "3:10: loader.workers: workers must be a number from 1, or "
+         "(least, most) with 1 <= least <= most, not (4, 2)"),
+        ("loader: {workers: 0}", "3:10: loader.workers: workers must be a number from 1, or "
+         "(least, most) with 1 <= least <= most, not 0"),
         ("loader: {workers: [1, 2, 3]}", "3:19: loader.workers: must be a list of 2: a whole "
          "number, a whole number, not a list of 3"),
         ("loader: {max_bytes: 5 parsecs}", "3:21: loader.max_bytes: must be a whole number, not "

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import ray
 from ray import cloudpickle
@@ -91,6 +91,14 @@ class RayEngine:
         check_actor("", self._options())
         check_actor("reader", self.reader)
         check_actor("host", self.host)
+        for name, kind in (
+            ("placement", Placement),
+            ("scheduler", Scheduler),
+            ("leases", LeaseUse),
+        ):
+            if getattr(self, name) not in get_args(kind):
+                choices = ", ".join(get_args(kind))
+                raise ConfigError(f"{name} must be one of {choices}, not {getattr(self, name)!r}")
         for name in ("hung_seconds", "roll_hours", "most_cpus"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
