@@ -59,7 +59,7 @@ def test_a_pool_grows_under_starvation_and_shrinks_again_and_no_row_is_lost(
     grown = [t for t in taken if t.workers > t.before]
     assert grown[-1].workers == 3
     assert all(t.reason.startswith("the trainer starves") for t in grown)
-    assert taken[0].reason == "begins with the least"
+    assert taken[0].reason == "begins with the least of 1 to 3"
 
 
 def test_workers_that_were_asked_for_count_as_starting_until_they_are_there(

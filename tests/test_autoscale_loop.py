@@ -204,6 +204,14 @@ def test_observations_are_recorded_line_by_line(feed: Feed, tmp_path: Path) -> N
     assert [o.at for o in read_trace(path)] == [0.0, 2.0, 4.0]
 
 
+def test_a_trace_that_is_there_is_kept_when_a_run_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("of before\n")
+    TraceFile(path)
+    assert path.read_text() == ""
+    assert (tmp_path / "trace.jsonl.1").read_text() == "of before\n"
+
+
 def test_a_starving_trainer_makes_the_pool_of_its_loader_grow() -> None:
     of = Pipeline(ENDLESS).map(slow(0.004), workers=(1, 8)).batch(10)
     with of.loader(autoscale=Autoscaling(interval=0.2)) as loader:

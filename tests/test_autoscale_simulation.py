@@ -178,7 +178,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str, message: 
 def test_a_trace_that_never_says_enough_is_refused(tmp_path: Path) -> None:
     lines = [json.dumps(Observation(at=float(i)).to_json()) for i in range(3)]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match="never says arrivals: record a longer run"):
+    with pytest.raises(ConfigError, match="never says arrivals: record a run with"):
         recorded("t", read_trace(tmp_path / "t.jsonl"))
 
 

@@ -91,7 +91,7 @@ class Scaling:
     def _few(self, pool: PoolStats) -> tuple[int, str]:
         """Workers to begin with: a thread a CPU; of a cluster, which others use too, the least."""
         if not isinstance(self._feed, ThreadFeed):
-            return pool.least, "begins with the least"
+            return pool.least, f"begins with the least of {pool.least} to {pool.most}"
         cpus = self._feed.cpus()
         return max(pool.least, math.ceil(cpus)), f"begins with a worker for each of {cpus:.1f} CPUs"
 

@@ -223,7 +223,10 @@ def _recorded_pool(name: str, observations: Sequence[Observation]) -> PoolModel:
 def _known(points: Sequence[tuple[float, float | None]], what: str) -> Curve:
     known = [(at, value) for at, value in points if value is not None]
     if not known:
-        raise ConfigError(f"the trace never says {what}: record a longer run")
+        raise ConfigError(
+            f"the trace never says {what}: record a run with a training function, and for longer "
+            "than its start"
+        )
     return steps(*known)
 
 

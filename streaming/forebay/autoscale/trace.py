@@ -12,6 +12,9 @@ from forebay.errors import ConfigError
 class TraceFile:
     """Writes observations as they are made. Each is on disk at once, so a kill costs none.
 
+    A trace that is there already is kept under its name with ``.1`` behind it: a run that is
+    started again with the same words must not destroy it.
+
     Raises:
         ConfigError: the file cannot be written.
     """
@@ -19,6 +22,8 @@ class TraceFile:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         try:
+            if self._path.exists() and self._path.stat().st_size:
+                self._path.replace(f"{path}.1")
             self._path.write_text("")
         except OSError as e:
             raise ConfigError(f"the trace {path} cannot be written: {e.strerror}") from e

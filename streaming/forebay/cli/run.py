@@ -52,7 +52,8 @@ _log = logging.getLogger("forebay")
 @click.option(
     "--record-trace",
     type=click.Path(),
-    help="Write what an autoscaler sees to this file, for `forebay autoscale simulate`.",
+    help="Write what an autoscaler sees, a line a second, to this file, for `forebay autoscale "
+    "simulate`. A file that is there is kept, with .1 behind its name.",
 )
 @common_options
 @click.pass_obj
