@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from tests.cli_support import MEMORY, Outcome, Workshop, install_plugins, workshop_at
 
+from forebay import ConfigError
+from forebay.ray import RayEngine
+
 NUMBERS = """
     source: {type: memory, data: {a: [0, 1, 2, 3, 4, 5]}}
     batch: 2
@@ -77,3 +80,22 @@ def test_validate_takes_the_same_choice_and_starts_nothing(shop: Workshop) -> No
     assert valid.out.endswith("batches of 2, on elsewhere\n")
     assert "started" not in valid.out
     assert shop.forebay("validate", file, "--engine", "nowhere").code == 2
+
+
+@pytest.mark.parametrize(
+    "address", ["foo", "foo:", ":6379", "foo:0", "foo:65536", "foo:six", "http://foo:8265"]
+)
+@pytest.mark.parametrize("section", ["", "loader: {engine: {type: ray, address: auto}}"])
+def test_a_wrong_address_is_told_as_what_the_command_line_says(
+    shop: Workshop, address: str, section: str
+) -> None:
+    file = shop.write("t.yaml", f"source: {{type: memory, data: {{a: [0]}}}}\nbatch: 2\n{section}")
+    done = shop.forebay("validate", file, "--engine", "ray", "--address", address)
+    assert done.code == 2
+    expected = "address must be host:port of the head node's GCS, or 'auto', not"
+    assert done.err == f"error: --address: {expected} {address!r}\n"
+
+
+def test_an_address_of_ray_client_is_told_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"Ray Client are not supported.* port 6379"):
+        RayEngine(address="ray://head:10001")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -126,11 +127,19 @@ def check_address(address: str) -> None:
     Raises:
         ConfigError: says what one is.
     """
+    if address in _SOME or _is_host_and_port(address):
+        return
+    client = ": addresses of Ray Client are not supported, and the GCS mostly is at port 6379"
+    raise ConfigError(
+        f"address must be host:port of the head node's GCS, or 'auto', not {address!r}"
+        + (client if address.startswith("ray://") else "")
+    )
+
+
+def _is_host_and_port(address: str) -> bool:
     host, _, port = address.rpartition(":")
-    if address not in _SOME and ("://" in address or not host or not port.isdigit()):
-        raise ConfigError(
-            f"address must be host:port of the head node's GCS, or 'auto', not {address!r}"
-        )
+    named = bool(host) and "://" not in address
+    return named and bool(re.fullmatch("[0-9]{1,5}", port)) and 1 <= int(port) <= 65535
 
 
 def _refused(address: str | None, error: Exception) -> str:

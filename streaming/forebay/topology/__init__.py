@@ -68,7 +68,7 @@ def load(
 
     Raises:
         TopologyError: something is wrong; tells every problem with its line.
-        ConfigError: the file cannot be read, or ``engine`` names none.
+        ConfigError: the file cannot be read, or ``engine`` names none, or a wrong address.
     """
     problems = Problems()
     root = _tree(path, env, problems)

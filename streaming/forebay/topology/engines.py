@@ -8,6 +8,7 @@ from forebay.errors import ConfigError
 from forebay.plugins import Plugins
 from forebay.topology.nodes import Node
 from forebay.topology.parameters import parameters
+from forebay.topology.problems import Place
 
 DEFAULT = "threads"
 _ADDRESS = "address"
@@ -41,9 +42,10 @@ def with_engine(root: Node, choice: EngineChoice, engines: Plugins) -> Node:
     _check(kind, choice, engines)
     stays = given is not None and kind == engine_name(given)
     settings = as_mapping(given) if given and stays else Node({}, loader.place)
-    settings = _with(settings, "type", kind)
+    if not stays:
+        settings = _put(settings, "type", _option("--engine", kind))
     if choice.address is not None:
-        settings = _with(settings, _ADDRESS, choice.address)
+        settings = _put(settings, _ADDRESS, _option("--address", choice.address))
     return _put(root, "loader", _put(loader, "engine", settings))
 
 
@@ -72,11 +74,13 @@ def _check(kind: str, choice: EngineChoice, engines: Plugins) -> None:
         )
 
 
-def _with(node: Node, key: str, text: str) -> Node:
-    return _put(node, key, Node(text, node.place, text=text, quoted=True))
+def _option(name: str, text: str) -> Node:
+    """A value of the command line: what is wrong with it is no mistake in the file."""
+    return Node(text, Place(name, 0, 0), text=text, quoted=True)
 
 
 def _put(node: Node, key: str, value: Node) -> Node:
     """The mapping with one more entry; other nodes of the tree may share it, so it is a copy."""
-    places = {key: value.place, **node.key_places}
+    kept = {} if value.place.is_option else node.key_places
+    places = {**node.key_places, key: kept.get(key, value.place)}
     return replace(node, value={**node.mapping(), key: value}, key_places=places)

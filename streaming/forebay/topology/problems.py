@@ -11,14 +11,19 @@ from forebay.errors import ConfigError
 
 
 class Place(NamedTuple):
-    """A place in a file; line and column count from 1."""
+    """A place in a file; line and column count from 1, and are 0 for an option."""
 
     file: str
+    """Its path; or the option of a command line that says what is wrong, such as ``--address``."""
     line: int
     column: int
 
+    @property
+    def is_option(self) -> bool:
+        return self.line == 0
+
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return self.file if self.is_option else f"{self.file}:{self.line}:{self.column}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +36,9 @@ class Problem:
     text: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.place}: {self.path}: {self.text}" if self.path else f"{self.place}: {self.text}"
-        )
+        if not self.path or self.place.is_option:
+            return f"{self.place}: {self.text}"
+        return f"{self.place}: {self.path}: {self.text}"
 
 
 class TopologyError(ConfigError):
@@ -55,7 +60,9 @@ class Problems:
         self.found.append(Problem(place, path, text))
 
     def stop_if_any(self) -> None:
-        """Raise ``TopologyError`` if something was noted."""
+        """Raise ``TopologyError`` if something was noted; for an option only ``ConfigError``."""
+        if options := [str(p) for p in self.found if p.place.is_option]:
+            raise ConfigError("\n".join(options))
         if self.found:
             raise TopologyError(self.found)
 
