@@ -614,3 +614,21 @@ def test_dlq_on_nothing_is_one_clear_error(shop: Workshop) -> None:
     assert "no folder of dead letters and no topology" in shop.forebay("dlq", "ls", "x").err
     done = shop.forebay("dlq", "ls", shop.write("t.yaml", NUMBERS))
     assert (done.code, "has no section 'dead_letters'" in done.err) == (2, True)
+
+
+def test_a_training_function_that_uses_torch_optim_leaves_no_noise(shop: Workshop) -> None:
+    shop.write(
+        "optimized.py",
+        """
+        import torch
+
+        def train(loader):
+            model = torch.nn.Linear(1, 1)
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+            list(loader)
+        """,
+    )
+    file = shop.write("t.yaml", NUMBERS + "    train: optimized:train\n")
+    with shop.start("run", file) as run:
+        _, err = run.communicate(timeout=60)
+    assert (run.returncode, err) == (0, "")
