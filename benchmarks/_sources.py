@@ -102,3 +102,30 @@ class MadeReader:
             next_offset=stop,
             token=source.token,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedSource(MadeSource):
+    """A source of ``rate`` rows a second, in slices of ``slice_rows``."""
+
+    rate: float
+
+    def open(self, positions: Mapping[str, Position], owns: Owns) -> PacedReader:
+        return PacedReader(self, MadeSource.open(self, positions, owns).positions())
+
+
+class PacedReader(MadeReader):
+    """Reads a ``PacedSource``; it does not make up for a slow start, or for being held up."""
+
+    _source: PacedSource
+    _due = 0.0
+
+    def poll(self, timeout: float) -> Slice | None:
+        now = time.monotonic()
+        self._due = self._due or now
+        time.sleep(max(0.0, min(timeout, self._due - now)))
+        if time.monotonic() < self._due:
+            return None
+        period = self._source.slice_rows / self._source.rate
+        self._due = max(self._due, now - period) + period
+        return super().poll(timeout)

@@ -37,11 +37,10 @@ from numpy.typing import NDArray
 from _jpegs import BATCH, SIDE, decode_batch, read_files, write_files
 from _report import report, table
 from _rounds import Result, give, in_process, interleaved, median
-from _sources import MadeReader, MadeSource
+from _sources import MadeSource, PacedSource
 from forebay import Engine, Pipeline, ThreadEngine
 from forebay.columns import Columns
 from forebay.ray import RayEngine
-from forebay.slice import Slice
 
 WORKERS, FILES, WARM_UP = 2, 64, 20
 RATE = 200
@@ -75,31 +74,6 @@ class Payloads:
 def decoded(columns: Columns) -> Columns:
     """The stage."""
     return {"image": decode_batch(list(columns["value"])), "read_at": columns["read_at"]}
-
-
-class PacedReader(MadeReader):
-    """Gives ``RATE`` rows a second, in slices as large as the source says."""
-
-    _due = 0.0
-
-    def poll(self, timeout: float) -> Slice | None:
-        now = time.monotonic()
-        self._due = self._due or now
-        time.sleep(max(0.0, min(timeout, self._due - now)))
-        if time.monotonic() < self._due:
-            return None
-        period = self._source.slice_rows / RATE
-        self._due = max(self._due, now - period) + period  # it does not make up for a slow start
-        return super().poll(timeout)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PacedSource(MadeSource):
-    """A source with a rate."""
-
-    def open(self, positions: Any, owns: Any) -> PacedReader:
-        opened = MadeSource.open(self, positions, owns)
-        return PacedReader(self, opened.positions())
 
 
 def engine_of(name: str) -> Engine:
@@ -158,7 +132,7 @@ class Ages:
 
 def latency(name: str, path: Path, seconds: float) -> Result:
     """Milliseconds from the read to the trainer, at ``RATE`` rows a second."""
-    source = PacedSource(make=Payloads(path), slice_rows=10)
+    source = PacedSource(make=Payloads(path), slice_rows=10, rate=RATE)
     loader = Pipeline(source).map(decoded).batch(10).loader(engine=engine_of(name), workers=WORKERS)
     began, ages = 0.0, Ages()
     for batch in loader:

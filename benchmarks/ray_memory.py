@@ -25,7 +25,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,10 @@ from numpy.typing import NDArray
 
 from _report import report, table
 from _rounds import Result, give, in_process
-from _sources import MadeReader, MadeSource
+from _sources import PacedSource
 from forebay import Pipeline
 from forebay.columns import Columns
 from forebay.ray import RayEngine
-from forebay.slice import Slice
 
 ALLOWED = 2.0
 MB = 1e6
@@ -61,32 +59,9 @@ def inflate(columns: Columns) -> Columns:
     return {"picture": np.repeat(np.asarray(columns["value"]), INFLATED, axis=1)}
 
 
-class PacedReader(MadeReader):
-    """Gives ``RATE`` rows a second."""
-
-    _due = 0.0
-
-    def poll(self, timeout: float) -> Slice | None:
-        now = time.monotonic()
-        self._due = self._due or now
-        time.sleep(max(0.0, min(timeout, self._due - now)))
-        if time.monotonic() < self._due:
-            return None
-        self._due += self._source.slice_rows / RATE
-        return super().poll(timeout)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PacedSource(MadeSource):
-    """A source with a rate."""
-
-    def open(self, positions: Any, owns: Any) -> PacedReader:
-        return PacedReader(self, MadeSource.open(self, positions, owns).positions())
-
-
 def contend(seconds: float) -> Result:
     """Megabytes of each kind of process, sample by sample, and when they were taken."""
-    source = PacedSource(make=records, slice_rows=SLICE_ROWS)
+    source = PacedSource(make=records, slice_rows=SLICE_ROWS, rate=RATE)
     engine = RayEngine(num_cpus=1, init=RAY)
     pipeline = Pipeline(source).map(inflate).batch(BATCH)
     samples: dict[str, list[tuple[float, float]]] = defaultdict(list)
