@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch  # noqa: F401  # cannot be imported twice, and a workshop forgets what a test imported
 
 from forebay.cli import invoke
 
