@@ -128,6 +128,15 @@ def test_every_pod_runs_the_one_image_of_this_version() -> None:
     assert {c["image"] for p in pods(MANIFESTS) for c in p["containers"]} == {image}
 
 
+def test_the_image_is_made_of_all_that_the_package_is_built_of_and_no_more() -> None:
+    lines = re.findall(r"^COPY --chown=\S+ (.+) \S+$", (FOLDER / "Dockerfile").read_text(), re.M)
+    copied = {name for line in lines for name in line.split()}
+    project = (ROOT / "pyproject.toml").read_text()
+    named = re.findall(r"^(?:readme|license-files|packages) = (.+)$", project, re.M)
+    needed = {"pyproject.toml", "constraints.txt", *re.findall(r'"([^"/]+)', " ".join(named))}
+    assert copied == needed
+
+
 def test_the_topology_is_valid_on_the_engine_of_the_cluster(topology: Topology) -> None:
     assert topology.engine == "ray"
     assert topology.train is not None and topology.train.wants_checkpoint
