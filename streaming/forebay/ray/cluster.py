@@ -18,6 +18,7 @@ from forebay.errors import ConfigError, EngineError, ProcessError
 from forebay.ray.watch import no_answer
 
 _CONNECT_SECONDS = 5.0
+_log = logging.getLogger("forebay")
 _SOME = (None, "auto", "local")
 
 
@@ -42,6 +43,10 @@ def connect(address: str | None, options: Mapping[str, Any]) -> Callable[[], Non
         return _keep
     address = address or os.environ.get("RAY_ADDRESS")
     _check_answers(address)
+    if address is None:
+        _log.info("starting a Ray of this machine, which takes some seconds")
+    else:
+        _log.info("attaching to the Ray cluster at %s", address)
     try:
         with _signals_kept():
             ray.init(address=address, **{"logging_level": logging.WARNING, **options})

@@ -513,7 +513,7 @@ class RayFeed:
         if (loss := loss_of(execution, owed)) is not None:
             self._ended(loss)
         if owed:
-            self._lookout.say_no_room(execution)
+            self._lookout.say_whether_workers_come(execution)
         if isinstance(execution, Replacing):
             with self._lock:
                 hang = self._lookout.hang(execution, self._tempo.row_seconds)

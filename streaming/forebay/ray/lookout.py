@@ -28,7 +28,8 @@ _log = logging.getLogger("forebay")
 
 
 class Lookout:
-    """Looks at one executor after the other. The feed's lock guards all but ``say_no_room``.
+    """Looks at one executor after the other. The feed's lock guards all but
+    ``say_whether_workers_come``.
 
     Args:
         hung_seconds: how long a worker may give nothing while its peers do.
@@ -41,6 +42,7 @@ class Lookout:
         self.replaced = 0
         """Workers that hung and were replaced, of all executors."""
         self._replaced_before = 0
+        self._came = False
         self._known_to_wait: Executor | None = None
 
     def begin(self) -> None:
@@ -65,8 +67,13 @@ class Lookout:
             _log.warning("%d of the Ray workers hung: replaced, their slices run once more", more)
         return self._hanging.look(executor.running, row_seconds)
 
-    def say_no_room(self, executor: Executor) -> None:
-        """Say so, once for each executor that has work, if none of its workers has started."""
+    def say_whether_workers_come(self, executor: Executor) -> None:
+        """Say when the first worker is there; and, once for each executor that has work, if none
+        of its workers comes."""
+        if executor.running and not self._came:
+            self._came = True
+            seconds = time.monotonic() - executor.began
+            _log.info("the first Ray worker is there, after %.0f s", seconds)
         if executor is self._known_to_wait or executor.running:
             return
         if time.monotonic() - executor.began > _ROOM_SECONDS:
