@@ -10,6 +10,7 @@ import copy
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 import yaml
 from packaging.requirements import Requirement
 from tests.kubernetes_fields import misfits
@@ -30,15 +32,36 @@ from forebay.training import Checkpoint, Stopper, TrainingLoader
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "kuberay"
+README = (FOLDER / "README.md").read_text()
+MOUNTED = FOLDER / "clicks"
+"""What README.md has put into the ConfigMap of this name."""
 RAY = next(r for r in map(Requirement, requires("forebay") or ()) if r.name == "ray")
+FILES = sorted(FOLDER.glob("*.yaml"))
 MANIFESTS: list[dict[str, Any]] = [
-    manifest
-    for file in sorted(FOLDER.glob("*.yaml"))
-    for manifest in yaml.safe_load_all(file.read_text())
+    manifest for file in FILES for manifest in yaml.safe_load_all(file.read_text())
 ]
 IDS = [f"{m['kind']}-{m['metadata']['name']}" for m in MANIFESTS]
 CRDS = os.environ.get("FOREBAY_KUBERAY_CRDS")
 SECRETS = {"KAFKA_BOOTSTRAP_SERVERS": "b:1", "KAFKA_USERNAME": "me", "KAFKA_PASSWORD": "S3CR3T-1"}
+ONE_RANK = """
+import os
+from dataclasses import replace
+from pathlib import Path
+from my_training import train
+from tests.pictures import photo, saved
+from tests.test_deploy import MOUNTED, SECRETS
+from forebay.testing import MemorySource
+from forebay.topology import EngineChoice, load
+from forebay.training import Checkpoint, Stopper, TrainingLoader
+
+topology = load(MOUNTED / "topology.yaml", env=SECRETS, engine=EngineChoice(name="threads"))
+rows = [{"value": saved(photo(i), "JPEG")} for i in range(10)]
+source = MemorySource({"a": rows[:6], "b": rows[6:]})  # one has three batches, one has two
+pipeline = replace(topology.pipeline, source=source, sink=None).batch(2)
+loader = TrainingLoader(pipeline.loader(state_of="committed"), Stopper())
+train(loader, Checkpoint(Path(os.environ["RANK"] + ".pt"), loader, every=1))
+loader.close()
+"""
 every_manifest = pytest.mark.parametrize("manifest", MANIFESTS, ids=IDS)
 
 
@@ -64,14 +87,11 @@ def clusters() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topology]:
-    """The topology that the manifests hold, checked as ``forebay validate`` does."""
-    (config_map,) = of_kind("ConfigMap")
-    for name, text in config_map["data"].items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
+def topology(monkeypatch: pytest.MonkeyPatch) -> Iterator[Topology]:
+    """The topology that the pods run, checked as ``forebay validate`` does."""
+    monkeypatch.syspath_prepend(MOUNTED)
     on_cluster = EngineChoice(name="ray", address="auto")
-    yield load(tmp_path / "topology.yaml", env=SECRETS, engine=on_cluster)
+    yield load(MOUNTED / "topology.yaml", env=SECRETS, engine=on_cluster)
     sys.modules.pop("my_training", None)  # other tests have modules of this name, too
 
 
@@ -133,7 +153,7 @@ def test_the_image_is_made_of_all_that_the_package_is_built_of_and_no_more() -> 
     copied = {name for line in lines for name in line.split()}
     project = (ROOT / "pyproject.toml").read_text()
     named = re.findall(r"^(?:readme|license-files|packages) = (.+)$", project, re.M)
-    needed = {"pyproject.toml", "constraints.txt", *re.findall(r'"([^"/]+)', " ".join(named))}
+    needed = {"pyproject.toml", "constraints.txt", *re.findall(r'"([^"/]+)[^"]*"', " ".join(named))}
     assert copied == needed
 
 
@@ -156,9 +176,38 @@ def test_the_training_function_trains_on_what_the_stages_give(
     assert set(checkpoint.load()["model"]) == {"weight", "bias"}
 
 
+def test_ranks_train_one_model_and_stop_together_when_one_has_no_more_data(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rank.py").write_text(ONE_RANK)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    path = os.pathsep.join([str(MOUNTED), str(ROOT), *sys.path])
+    env = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, "rank.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert first["payload"]["model"]["weight"].equal(second["payload"]["model"]["weight"])
+    assert first["data"]["batches"] == second["data"]["batches"] == 2
+
+
+@pytest.mark.parametrize("name", re.findall(r"(?<= )deploy/kuberay/\S+|(?<==)deploy/\S+", README))
+def test_what_the_readme_applies_is_there(name: str) -> None:
+    assert (ROOT / name).exists()
+
+
+def test_no_manifest_starts_a_run_beside_what_both_ways_need() -> None:
+    kinds = {f.name: {m["kind"] for m in yaml.safe_load_all(f.read_text())} for f in FILES}
+    assert kinds == {
+        "checkpoints.yaml": {"PersistentVolumeClaim"},
+        "cluster-and-trainer.yaml": {"RayCluster", "Job"},
+        "job.yaml": {"RayJob"},
+    }
+
+
 def test_pods_that_run_the_topology_have_all_that_it_names() -> None:
-    (config_map,) = of_kind("ConfigMap")
-    named = set(re.findall(r"\$\{(\w+)\}", config_map["data"]["topology.yaml"]))
+    named = set(re.findall(r"\$\{(\w+)\}", (MOUNTED / "topology.yaml").read_text()))
     assert named == set(SECRETS)
     heads = [c["headGroupSpec"]["template"]["spec"] for c in clusters()[:1]]
     trainers = [m["spec"]["template"]["spec"] for m in of_kind("Job")]
@@ -181,15 +230,17 @@ def test_what_runs_is_a_run_of_the_mounted_topology_on_ray() -> None:
 
 @every_manifest
 def test_every_mount_and_volume_is_there(manifest: dict[str, Any]) -> None:
-    names = {"configMap": "ConfigMap", "persistentVolumeClaim": "PersistentVolumeClaim"}
+    existing = {
+        "configMap": set(re.findall(r"create configmap (\S+) --from-file=", README)),
+        "persistentVolumeClaim": {m["metadata"]["name"] for m in of_kind("PersistentVolumeClaim")},
+    }
     for pod in pods(manifest):
         volumes = {v["name"]: v for v in pod.get("volumes", ())}
         mounted = {m["name"] for c in pod["containers"] for m in c.get("volumeMounts", ())}
         assert mounted == set(volumes)
         for volume in volumes.values():
             ((kind, reference),) = [(k, v) for k, v in volume.items() if k != "name"]
-            existing = {m["metadata"]["name"] for m in of_kind(names[kind])}
-            assert next(iter(reference.values())) in existing
+            assert next(iter(reference.values())) in existing[kind]
 
 
 @pytest.mark.parametrize("cluster", clusters(), ids=["job", "cluster"])
