@@ -22,7 +22,7 @@ from ray.train.torch import TorchTrainer
 from tests.engine_contract import plan
 from torch.utils.data import DataLoader
 
-from forebay.ray import feed as feed_module
+from forebay.ray import lookout
 from forebay.ray import reading as reading_module
 from forebay.ray.reading import ActorReading, SourceLost
 
@@ -85,7 +85,7 @@ def test_a_data_loader_without_workers_gives_the_batches_as_they_are(ray_cluster
 def test_workers_without_room_on_the_cluster_are_told_of_in_words(
     ray_cluster: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(feed_module, "_ROOM_SECONDS", 1.0)
+    monkeypatch.setattr(lookout, "_ROOM_SECONDS", 1.0)
     feed = small_engine(ray_cluster, resources={"absent": 1}).start(plan())
     await_that(lambda: "no Ray worker has started" in caplog.text)
     assert "each asks for {'num_cpus': 0.5, 'resources': {'absent': 1}}, and free" in caplog.text
