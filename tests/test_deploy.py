@@ -26,6 +26,7 @@ from packaging.requirements import Requirement
 from tests.kubernetes_fields import misfits
 from tests.pictures import photo, saved
 
+from forebay.state import State
 from forebay.testing import MemorySource
 from forebay.topology import EngineChoice, Topology, load
 from forebay.training import Checkpoint, Stopper, TrainingLoader
@@ -58,7 +59,7 @@ topology = load(MOUNTED / "topology.yaml", env=SECRETS, engine=EngineChoice(name
 rows = [{"value": saved(photo(i), "JPEG")} for i in range(10)]
 source = MemorySource({"a": rows[:6], "b": rows[6:]})  # one has three batches, one has two
 pipeline = replace(topology.pipeline, source=source, sink=None).batch(2)
-loader = TrainingLoader(pipeline.loader(state_of="committed"), Stopper())
+loader = TrainingLoader(pipeline.loader(state_of="committed"), Stopper(), limit=LIMIT)
 train(loader, Checkpoint(Path(os.environ["RANK"] + ".pt"), loader, every=1))
 loader.close()
 """
@@ -176,20 +177,38 @@ def test_the_training_function_trains_on_what_the_stages_give(
     assert set(checkpoint.load()["model"]) == {"weight", "bias"}
 
 
-def test_ranks_train_one_model_and_stop_together_when_one_has_no_more_data(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "rank.py").write_text(ONE_RANK)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+def run_ranks(folder: Path, ranks: int, limit: int | None) -> dict[str, Any]:
+    """Train until a rank has no more data, or has its limit; what rank 0 has saved."""
+    (folder / "rank.py").write_text(ONE_RANK.replace("LIMIT", str(limit)))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     path = os.pathsep.join([str(MOUNTED), str(ROOT), *sys.path])
     env = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*torchrun, "rank.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
+        [*torchrun, "rank.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    assert first["payload"]["model"]["weight"].equal(second["payload"]["model"]["weight"])
-    assert first["data"]["batches"] == second["data"]["batches"] == 2
+    saved: dict[str, Any] = torch.load(folder / "0.pt")["payload"]
+    return saved
+
+
+def delivered(saved: dict[str, Any]) -> dict[str, int]:
+    return {k: p.offset for k, p in State.from_json(saved["position"]).splits.items()}
+
+
+def test_ranks_train_one_model_and_stop_together_when_one_has_no_more_data(
+    tmp_path: Path,
+) -> None:
+    first = run_ranks(tmp_path, 2, limit=None)
+    second = torch.load(tmp_path / "1.pt")["payload"]
+    assert first["model"]["weight"].equal(second["model"]["weight"])
+    assert delivered(first) == delivered(second) == {"a": 4, "b": 4}
+
+
+def test_ranks_go_on_from_one_file_whatever_the_others_have_saved(tmp_path: Path) -> None:
+    assert delivered(run_ranks(tmp_path, 2, limit=1)) == {"a": 2, "b": 2}
+    (tmp_path / "1.pt").unlink()  # as if rank 1 had been killed before it saved
+    assert delivered(run_ranks(tmp_path, 2, limit=1)) == {"a": 4, "b": 4}
+    assert delivered(run_ranks(tmp_path, 1, limit=None)) == {"a": 6, "b": 4}
 
 
 @pytest.mark.parametrize("name", re.findall(r"(?<= )deploy/kuberay/\S+|(?<==)deploy/\S+", README))
