@@ -40,8 +40,24 @@ class Plan:
     def __post_init__(self) -> None:
         if self.max_bytes < 1:
             raise ConfigError(f"max_bytes must be positive, not {self.max_bytes}")
-        if self.workers is not None and not 1 <= self.workers[0] <= self.workers[1]:
-            raise ConfigError(f"workers must be (least, most) with 1 <= least, not {self.workers}")
+        if self.workers is not None:
+            worker_range(self.workers)
+
+
+def worker_range(workers: int | tuple[int, int]) -> tuple[int, int]:
+    """Least and most workers of a pool; one number is both.
+
+    Raises:
+        ConfigError: it is neither a number from 1 nor such a pair.
+    """
+    pair = (workers, workers) if isinstance(workers, int) else workers
+    whole = len(pair) == 2 and all(type(n) is int for n in pair)
+    if not whole or not 1 <= pair[0] <= pair[1]:
+        raise ConfigError(
+            "workers must be a number from 1, or (least, most) with 1 <= least <= most, not "
+            f"{workers}"
+        )
+    return pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

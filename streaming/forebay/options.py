@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from forebay.autoscale import Autoscaling, Policy, PolicyName
-from forebay.engine import Engine, Order
+from forebay.engine import Engine, Order, worker_range
 from forebay.errors import ConfigError
 from forebay.plugins import Plugins
 from forebay.stepclock import StepClock
@@ -69,21 +69,11 @@ class LoaderOptions:
             raise ConfigError("give both rank and world_size, or neither")
         if self.rank is not None and self.world_size is not None:
             check_rank(self.rank, self.world_size)
-        self._check_workers()
+        if self.workers is not None:
+            worker_range(self.workers)
         self.autoscaling()
         if isinstance(self.engine, str) and self.engine not in ENGINES.names():
             raise ConfigError(ENGINES.unknown(self.engine))
-
-    def _check_workers(self) -> None:
-        if self.workers is None:
-            return
-        pair = (self.workers, self.workers) if isinstance(self.workers, int) else self.workers
-        whole = len(pair) == 2 and all(type(n) is int for n in pair)
-        if not whole or not 1 <= pair[0] <= pair[1]:
-            raise ConfigError(
-                "workers must be a number from 1, or (least, most) with 1 <= least <= most, not "
-                f"{self.workers}"
-            )
 
     def chosen_engine(self) -> Engine:
         """The engine; one that was named is imported only now.

@@ -12,6 +12,7 @@ import pyarrow as pa
 import forebay
 from forebay.batcher import Batching
 from forebay.deadletter import ErrorBudget, Sink
+from forebay.engine import worker_range
 from forebay.errors import ConfigError
 from forebay.hybrid import Handover, HybridSource
 from forebay.options import LoaderOptions
@@ -219,7 +220,5 @@ def _wider(bounds: tuple[int, int] | None, workers: Workers) -> tuple[int, int] 
     """One pool runs all stages: it gets the most that any of them asks for."""
     if workers is None:
         return bounds
-    least, most = (workers, workers) if isinstance(workers, int) else workers
-    if not 1 <= least <= most:
-        raise ConfigError(f"workers must be a number, or (least, most), not {workers!r}")
+    least, most = worker_range(workers)
     return (least, most) if bounds is None else (max(least, bounds[0]), max(most, bounds[1]))
