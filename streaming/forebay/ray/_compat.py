@@ -108,9 +108,11 @@ def _missing_parameters() -> list[str]:
 
 
 def _missing_methods() -> list[str]:
-    missing = sorted({"num_tasks_in_flight", "is_restarting"} - _fields(_ActorState))
-    missing += [n for n in ("_running_actors",) if n not in _ActorPool.__init__.__code__.co_names]
-    return [f"_ActorPool, {name}" for name in missing] + [
+    fields = {"num_tasks_in_flight", "is_restarting"} - _fields(_ActorState)
+    missing = [f"_ActorState.{name}" for name in sorted(fields)]
+    if "_running_actors" not in _ActorPool.__init__.__code__.co_names:
+        missing.append("_ActorPool._running_actors")
+    return missing + [
         f"{kind.__name__}.{name}"
         for kind, names in _methods()
         for name in sorted(names)

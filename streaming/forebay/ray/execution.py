@@ -53,8 +53,7 @@ class Execution:
         """Workers that there should be; any thread may set it."""
         self.began = time.monotonic()
         self.running = 0
-        """Workers that were seen alive last, and those that were seen starting."""
-        self.starting = 0
+        """Workers that were seen alive last."""
         self.replaced = 0
         """Workers that hung and were replaced."""
         self._hang: Hang | None = None
@@ -171,9 +170,7 @@ class Execution:
         for operator in executor._topology:
             _compat.trim(operator)
             for pool in operator.get_autoscaling_actor_pools():
-                restarting = pool.num_restarting_actors()
-                self.running = pool.num_running_actors() - restarting
-                self.starting = pool.num_pending_actors() + restarting
+                self.running = pool.num_running_actors() - pool.num_restarting_actors()
                 self._replace_in(pool)
 
     def _replace_in(self, pool: Any) -> None:

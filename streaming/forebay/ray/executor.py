@@ -56,10 +56,6 @@ class Executor(Protocol):
         """Workers that were seen alive last."""
 
     @property
-    def starting(self) -> int:
-        """Workers that were seen starting last."""
-
-    @property
     def idle_since(self) -> float | None:
         """Since when it has nothing to do, by the monotonic clock; None while it has."""
 

@@ -34,7 +34,6 @@ class Told:
     refs: list[Any] = field(default_factory=list)
     """Parcels that finished since; whoever takes one out of the list has the only reference."""
     running: int = 0
-    starting: int = 0
     replaced: int = 0
     parcels: int = 0
     """How many it was ever given."""
@@ -88,7 +87,6 @@ class Host:
         return Told(
             refs=refs,
             running=execution.running,
-            starting=execution.starting,
             replaced=execution.replaced,
             parcels=parcels,
             idle_seconds=None if since is None else time.monotonic() - since,
@@ -173,11 +171,6 @@ class HostedExecution:
     def running(self) -> int:
         """Workers that were seen alive last."""
         return self._told.running
-
-    @property
-    def starting(self) -> int:
-        """Workers that were seen starting last."""
-        return self._told.starting
 
     @property
     def replaced(self) -> int:

@@ -250,11 +250,6 @@ class LeaseExecution:
         """Workers of the newest pool that came; one that is being replaced still counts."""
         return self._runs[-1].arrived
 
-    @property
-    def starting(self) -> int:
-        """Workers of the newest pool that did not come yet."""
-        return self._runs[-1].workers - self.running
-
     def put(self, ref: Any, nbytes: int) -> None:
         """Run a parcel. Any thread."""
         with self._lock:
