@@ -176,6 +176,18 @@ def test_workers_that_cost_more_than_the_starving_they_save_are_not_wanted() -> 
     assert only(Starvation(), seen(price=0.09)).workers == 10
 
 
+def test_at_the_usual_price_a_trainer_that_needs_hundreds_of_workers_gets_them() -> None:
+    eats = TrainerSeen(demand=5_000.0, starved=0.9, ready=0.0)
+    plenty = {"clicks": SourceSeen(lag=1e6, arrival=5_000.0)}
+    large = seen(
+        price=Autoscaling().price,
+        sources=plenty,
+        trainer=eats,
+        pools={"decode": replace(BUSY, most=1_000)},
+    )
+    assert only(Starvation(), large).workers >= 500
+
+
 def test_the_lag_policy_does_not_ask_whether_a_pool_is_the_bottleneck() -> None:
     assert only(Lag(), seen(pools={"decode": IDLE})).workers == 11
 

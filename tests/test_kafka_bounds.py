@@ -23,7 +23,11 @@ from tests.kafka_support import (
 from tests.topics import Topics
 
 from forebay.errors import ConfigError, SourceStalled
+from forebay_kafka.clienterrors import ErrorLog
 from forebay_kafka.devbroker import DevBrokerProcess
+from forebay_kafka.lag import partitions_of, survey
+from forebay_kafka.opening import Openings
+from forebay_kafka.positions import Instant
 
 
 def test_a_read_ends_behind_the_marker_of_a_transaction(make_topic: Topics) -> None:
@@ -205,3 +209,18 @@ def test_a_topic_that_is_being_written_to_is_not_taken_for_one_that_was_cut(
         for _ in range(20):
             with opened(kafka(make_topic.bootstrap, topic, start="latest", until=None)):
                 pass
+
+
+def test_a_record_that_came_after_the_ends_were_asked_for_may_be_the_first_to_be_read(
+    make_topic: Topics,
+) -> None:
+    topic = make_topic()
+    records = [{"value": b"x", "timestamp": 1_000 * n} for n in range(1, 7)]
+    produce(make_topic.bootstrap, topic, records[:2])
+    source = kafka(make_topic.bootstrap, topic)
+    cluster = source._cluster(ErrorLog(str))
+    topics = cluster.topics([topic])
+    news = survey(cluster, topics, partitions_of(topics), committed=True)
+    produce(make_topic.bootstrap, topic, records[2:])
+    (opening,) = Openings(cluster, news, Instant(5_000), None, "here").all({}, "fail")
+    assert (opening.at, opening.gap) == (4, None)
