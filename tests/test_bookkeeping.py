@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from forebay import ErrorBudget, Position, Slice, merge_states
 from forebay.batcher import Batching, Group, groups
 from forebay.deadletter import BudgetMeter
-from forebay.engine import PoolStats
+from forebay.engine import PoolStats, StageStats
 from forebay.intake import Intake
 from forebay.merge import Merge
 from forebay.shuffle import Shuffle, supplies
@@ -135,6 +135,15 @@ class ReadyFeed:
     def close(self) -> None: ...
 
     def pools(self) -> Mapping[str, PoolStats]:
+        return {}
+
+    def stages(self) -> Mapping[str, StageStats]:
+        return {}
+
+    def fetched(self) -> Mapping[str, int]:
+        return {}
+
+    def reader_counts(self) -> Mapping[str, float]:
         return {}
 
     def ends(self) -> Mapping[str, int]:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 import pytest
 from rich.console import Console
 
+from forebay.histogram import FRESHNESS_BOUNDS, STEP_BOUNDS, Durations
 from forebay.options import LoaderStats
 from forebay.progress import UNKNOWN, Progress, Sample, Style, reading, shown
+from forebay.stepclock import StepTimes
 from forebay.testing import TurnableClock
 
 NOTHING = LoaderStats(
@@ -25,6 +27,15 @@ NOTHING = LoaderStats(
     freshness_seconds=None,
     workers=0,
     passes=0,
+    steps=StepTimes(steps=0, seconds=0.0, wait=0.0),
+    step_durations=Durations(STEP_BOUNDS).taken(),
+    wait_durations=Durations(STEP_BOUNDS).taken(),
+    freshness=Durations(FRESHNESS_BOUNDS).taken(),
+    stages={},
+    letters={},
+    last_letters=(),
+    source_wait_seconds=0.0,
+    room_wait_seconds=0.0,
 )
 BUSY = replace(
     NOTHING,

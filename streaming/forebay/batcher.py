@@ -92,6 +92,19 @@ class Group:
         times = [p.event_times for p in self.portions if p.event_times is not None]
         return np.concatenate(times) if times else None
 
+    def newest(self) -> dict[str, int]:
+        """The last event time of each split that has one, milliseconds since the epoch."""
+        out: dict[str, int] = {}
+        for p in self.portions:
+            if p.event_times is None or not len(p):
+                continue
+            for i in range(len(p.splits)):
+                times = p.event_times if len(p.splits) == 1 else p.event_times[p.split_index == i]
+                if len(times):
+                    name = p.splits[i]
+                    out[name] = max(int(times.max()), out.get(name, int(times[0])))
+        return out
+
 
 def groups(supplies: Iterable[Supply], ledger: Ledger, batching: Batching) -> Iterator[Group]:
     """Group rows into batches of ``batching.size``; the last may be smaller, or is left out.

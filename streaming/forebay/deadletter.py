@@ -26,6 +26,13 @@ class Letter:
     """When it failed, seconds since the epoch."""
 
 
+def kind_of(reason: str) -> str:
+    """What stands before the first colon of a reason, as the name of an exception does; a word to
+    count by, where reasons with their values are too many."""
+    kind = reason.partition(":")[0].strip()
+    return kind if kind.isidentifier() else "other"
+
+
 @runtime_checkable
 class Sink(Protocol):
     """Where dead letters go. Called from the trainer's thread only."""

@@ -10,7 +10,7 @@ from forebay.errors import ConfigError
 from forebay.rng import Run
 from forebay.slice import Slice
 from forebay.source import Owns, Source
-from forebay.stage import Stage
+from forebay.stage import Stage, StageRun
 from forebay.state import Position
 
 Order: TypeAlias = Literal["split", "arrival", "deterministic"]
@@ -83,6 +83,53 @@ class PoolStats:
     """Workers that hung and were replaced."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStats:
+    """One stage, on all workers together; seconds and counts since the start."""
+
+    slices: int
+    rows_in: int
+    rows_out: int
+    failed: int
+    """Rows that became dead letters."""
+    busy_seconds: float
+    """Of finished work."""
+
+    def and_then(self, later: StageStats) -> StageStats:
+        """The counts of two runs, one after the other."""
+        return StageStats(
+            slices=self.slices + later.slices,
+            rows_in=self.rows_in + later.rows_in,
+            rows_out=self.rows_out + later.rows_out,
+            failed=self.failed + later.failed,
+            busy_seconds=self.busy_seconds + later.busy_seconds,
+        )
+
+
+class StageCounts:
+    """Adds up what stages did. Its owner guards it."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        none = StageStats(slices=0, rows_in=0, rows_out=0, failed=0, busy_seconds=0.0)
+        self._stats = dict.fromkeys([s.name for s in stages], none)
+
+    def add(self, runs: Sequence[StageRun]) -> None:
+        """Count what stages did with slices."""
+        for r in runs:
+            once = StageStats(
+                slices=1,
+                rows_in=r.rows_in,
+                rows_out=r.rows_out,
+                failed=r.failed,
+                busy_seconds=r.seconds,
+            )
+            self._stats[r.name] = self._stats[r.name].and_then(once)
+
+    def stats(self) -> dict[str, StageStats]:
+        """The counts by name, in the stages' order."""
+        return dict(self._stats)
+
+
 class Feed(Protocol):
     """Finished slices, in the promised order. Used by one thread, unless said."""
 
@@ -120,6 +167,12 @@ class Feed(Protocol):
     def pools(self) -> Mapping[str, PoolStats]:
         """The pools by name. Any thread."""
 
+    def stages(self) -> Mapping[str, StageStats]:
+        """The stages by name, in their order. Any thread."""
+
+    def fetched(self) -> Mapping[str, int]:
+        """Where the reading of each split goes on: all before was read. Any thread."""
+
     @property
     def full(self) -> bool:
         """Whether all that the bound allows was taken and nothing of it released: no more comes
@@ -130,6 +183,9 @@ class Feed(Protocol):
 
     def ends(self) -> Mapping[str, int]:
         """The end offset of each split as last heard from the source. Any thread."""
+
+    def reader_counts(self) -> Mapping[str, float]:
+        """What the reader counts of itself, if it is ``Counting``. Any thread."""
 
     def close(self) -> None:
         """Stop reading and processing; leaves no thread, process or connection."""

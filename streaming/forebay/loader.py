@@ -10,6 +10,7 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -23,13 +24,14 @@ from forebay.autoscale import Autoscaling, DecisionLog, Taken
 from forebay.batcher import Batching, Group, Origins, groups
 from forebay.columns import Columns, as_numpy, joined, map_columns
 from forebay.cudaclock import cuda_clock, cuda_uuid
-from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink
-from forebay.engine import Feed, Plan, PoolStats
+from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink, kind_of
+from forebay.engine import Feed, Plan, PoolStats, StageStats
 from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, StateError
+from forebay.histogram import FRESHNESS_BOUNDS, STEP_BOUNDS, Durations
 from forebay.intake import Intake, Slices
 from forebay.merge import Merge
 from forebay.mixing import Mix, mix_in
-from forebay.options import LoaderOptions, LoaderStats, StateOf, check_rank
+from forebay.options import LoaderOptions, LoaderStats, SplitStats, StateOf, check_rank
 from forebay.prefetch import Prefetcher, Ready
 from forebay.recording import RecordedSource
 from forebay.rng import RowRandom, Run
@@ -44,6 +46,7 @@ from forebay.supply import Failures, Ledger, Progress, Supply
 from forebay.tensors import Batch, to_batch
 
 _log = logging.getLogger("forebay")
+_LAST_LETTERS, _MOST_KINDS = 20, 50
 
 Step: TypeAlias = Callable[[State], State]
 """How a delivery changes the state."""
@@ -111,6 +114,7 @@ class Loader(IterableDataset[Batch]):
         if isinstance(self._source, RecordedSource):
             self._source.flush()
         self._flush_letters()
+        self._counts.saved = self._state.splits
         return self._state.to_json()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -156,7 +160,53 @@ class Loader(IterableDataset[Batch]):
             freshness_seconds=counts.freshness_seconds,
             workers=sum(p.workers for p in self.pools().values()),
             passes=self._state.pass_index,
+            steps=counts.clock.times(),
+            step_durations=counts.step_durations.taken(),
+            wait_durations=counts.wait_durations.taken(),
+            freshness=counts.freshness.taken(),
+            stages=counts.past.stages_with(session.feed.stages() if session else {}),
+            letters=counts.letters_of.copy(),
+            last_letters=tuple(counts.last_letters),
+            source_wait_seconds=counts.past.source_wait_seconds
+            + (session.source_wait_seconds() if session else 0.0),
+            room_wait_seconds=counts.past.room_wait_seconds
+            + (session.prefetcher.waited_for_room_seconds if session else 0.0),
         )
+
+    def splits(self) -> Mapping[str, SplitStats]:
+        """How far each split is; none before the first ``next()``. Any thread."""
+        session, counts, saved = self._session, self._counts, self._counts.saved
+        ends = counts.past.ends if session is None else session.feed.ends()
+        fetched = counts.past.fetched if session is None else session.feed.fetched()
+        return {
+            name: SplitStats(
+                delivered=p.offset,
+                pending=_pending(p),
+                end=ends.get(name),
+                fetched=fetched.get(name),
+                saved=saved[name].offset if name in saved else None,
+                saved_pending=_pending(saved[name]) if name in saved else 0,
+                event_time=counts.newest.get(name),
+            )
+            for name, p in counts.splits.items()
+        }
+
+    @property
+    def step_clock(self) -> StepClock:
+        """What measures where the trainer's time goes."""
+        return self._counts.clock
+
+    @contextmanager
+    def pause(self, name: str) -> Iterator[None]:
+        """Count the time inside as a pause of training, by its name: a checkpoint, an evaluation.
+
+        On the trainer's thread, between two batches.
+        """
+        self._counts.clock.pause_begins(name)
+        try:
+            yield
+        finally:
+            self._counts.clock.pause_ends()
 
     def lag(self) -> Mapping[str, int]:
         """Records of each split that were not delivered yet; splits of unknown end are absent."""
@@ -170,6 +220,16 @@ class Loader(IterableDataset[Batch]):
         """The pools of workers by name; none before the first ``next()``. Any thread."""
         session = self._session
         return {} if session is None else session.feed.pools()
+
+    def reader_counts(self) -> Mapping[str, float]:
+        """What the source's reader counts of itself, by name; none before the start. Any thread."""
+        session, past = self._session, self._counts.past.reader_counts
+        return past if session is None else _added(past, session.feed.reader_counts())
+
+    @property
+    def options(self) -> LoaderOptions:
+        """How it runs."""
+        return self._options
 
     def decisions(self) -> list[Taken]:
         """What the autoscaler decided, and why; oldest first. Any thread."""
@@ -206,13 +266,14 @@ class Loader(IterableDataset[Batch]):
         self._counts.start(time.monotonic())
         self._counts.clock.wait_begins()
         try:
-            ready = self._next_ready(session)
+            try:
+                ready = self._next_ready(session)
+            finally:
+                self._counts.clock.wait_ends()
             batch = None if ready is None else self._on_device(ready)
         except Exception:
             self._stop()
             raise
-        finally:
-            self._counts.clock.wait_ends()
         if ready is None or batch is None:
             self._end_pass(session)
             self._flush_letters()
@@ -220,7 +281,7 @@ class Loader(IterableDataset[Batch]):
         assert ready.progress is not None
         session.prefetcher.drop()
         self._deliver(ready.progress)
-        self._counts.count(batch, ready.event_time)
+        self._counts.count(batch, ready)
         return batch
 
     def _next_ready(self, session: _Session) -> Ready | None:
@@ -240,7 +301,12 @@ class Loader(IterableDataset[Batch]):
 
     def _on_device(self, ready: Ready) -> Batch | None:
         batch, device = ready.batch, self._options.device
-        return batch if batch is None or device is None else batch.to(device, non_blocking=True)
+        if batch is None or device is None:
+            return batch
+        self._counts.clock.copy_begins()
+        copied = batch.to(device, non_blocking=True)
+        self._counts.clock.copy_ends()
+        return copied
 
     def _end_pass(self, session: _Session) -> None:
         if self._session is not session:
@@ -313,6 +379,7 @@ class Loader(IterableDataset[Batch]):
     def _stop(self) -> None:
         session, self._session = self._session, None
         if session is not None:
+            self._counts.past.keep(session)
             if self._finalizer is not None:
                 self._finalizer.detach()
             session.close()
@@ -337,9 +404,10 @@ class Loader(IterableDataset[Batch]):
     def _bury(self, failures: Failures) -> None:
         if not failures:
             return
-        self._counts.dead_letters += len(failures)
+        letters = [Letter(split=split, failure=f) for split, f in failures]
+        self._counts.bury(letters)
         if self._sink is not None:
-            self._sink.write([Letter(split=split, failure=f) for split, f in failures])
+            self._sink.write(letters)
             self._counts.letters = self._counts.letters_to_flush = True
 
     def _flush_letters(self) -> None:
@@ -393,6 +461,7 @@ class _Session:
         self._pid = os.getpid()
         self._pin = _is_cuda(options.device)
         self.feed: Feed = options.chosen_engine().start(plan)
+        self._intake: Intake | None = None
         self.prefetcher = Prefetcher(self._produce, options.prefetch)
         self._scaling: Scaling | None = None
 
@@ -405,6 +474,10 @@ class _Session:
             # Where the device itself tells what it starves NVML can only know less.
             gpu = cuda_uuid() if isinstance(counts.clock, HostClock) else None
             self._scaling = Scaling(self.feed, self.prefetcher, counts, options, settings, log, gpu)
+
+    def source_wait_seconds(self) -> float:
+        """Time in which making batches waited for finished slices. Any thread."""
+        return 0.0 if self._intake is None else self._intake.waited_seconds
 
     def get(self) -> Ready | None:
         """The next ready batch or progress; None at the end."""
@@ -439,6 +512,7 @@ class _Session:
         positions = self.feed.positions
         meter = BudgetMeter(self._budget)
         intake = Intake(self.feed, positions, meter, prefetcher.stopping, prefetcher.empty)
+        self._intake = intake
         ledger = Ledger(
             {k: _based(p) for k, p in positions.items()},
             self._state.windows,
@@ -482,7 +556,8 @@ class _Session:
             progress=group.progress,
             release=partial(_release, self.feed, group.finished),
             failures=group.failures,
-            event_time=None if times is None or not len(times) else float(np.median(times)) / 1e3,
+            event_times=None if times is None else np.sort(times) / 1e3,
+            newest={k: t / 1e3 for k, t in group.newest().items()} if group.rows else {},
         )
 
     def _batch(self, group: Group) -> Batch:
@@ -501,28 +576,90 @@ class _Session:
         return columns
 
 
+class _Past:
+    """What sessions that ended counted: what goes on counting must not begin at zero again."""
+
+    def __init__(self) -> None:
+        self.source_wait_seconds = self.room_wait_seconds = 0.0
+        self.stages: Mapping[str, StageStats] = {}
+        self.reader_counts: Mapping[str, float] = {}
+        self.ends: Mapping[str, int] = {}
+        self.fetched: Mapping[str, int] = {}
+
+    def keep(self, session: _Session) -> None:
+        """Add what a session counted; it is about to be closed."""
+        feed = session.feed
+        self.stages = self.stages_with(feed.stages())
+        self.reader_counts = _added(self.reader_counts, feed.reader_counts())
+        self.ends, self.fetched = feed.ends(), feed.fetched()
+        self.source_wait_seconds += session.source_wait_seconds()
+        self.room_wait_seconds += session.prefetcher.waited_for_room_seconds
+
+    def stages_with(self, now: Mapping[str, StageStats]) -> dict[str, StageStats]:
+        """The stages of all sessions, ``now`` being those of the one that runs."""
+        both = {k: self.stages[k].and_then(s) if k in self.stages else s for k, s in now.items()}
+        return {**self.stages, **both}
+
+
+def _added(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+    return {k: a.get(k, 0.0) + b.get(k, 0.0) for k in {**a, **b}}
+
+
 class _Counts:
     """What a loader counted; written by the trainer's thread, read by any."""
 
     def __init__(self, clock: StepClock) -> None:
         self.batches = self.rows = self.dead_letters = 0
         self.clock = clock
+        self.past = _Past()
         self.splits: Mapping[str, Position] = {}
+        self.saved: Mapping[str, Position] = {}
+        self.newest: dict[str, float] = {}
         self.freshness_seconds: float | None = None
+        self.freshness = Durations(FRESHNESS_BOUNDS)
+        self.step_durations, self.wait_durations = Durations(STEP_BOUNDS), Durations(STEP_BOUNDS)
         self.letters = self.letters_to_flush = False
+        self.letters_of: dict[tuple[str, str], int] = {}
+        self.last_letters: deque[Letter] = deque(maxlen=_LAST_LETTERS)
         self._began: float | None = None
+        self._asked = 0.0
+        self._given: float | None = None
 
     def start(self, now: float) -> None:
+        self._asked = now
         if self._began is None:
             self._began = now
 
     def seconds(self) -> float:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
-    def count(self, batch: Batch, event_time: float | None) -> None:
+    def count(self, batch: Batch, ready: Ready) -> None:
+        now, times = time.monotonic(), ready.event_times
         self.batches += 1
         self.rows += batch.rows
-        self.freshness_seconds = None if event_time is None else time.time() - event_time
+        self.wait_durations.add(now - self._asked)
+        if self._given is not None:
+            self.step_durations.add(now - self._given)
+        self._given = now
+        self.freshness_seconds = None
+        if times is not None and len(times):
+            seen = time.time()
+            self.freshness.add_since(times, seen)
+            self.freshness_seconds = seen - float(times[len(times) // 2])
+            self.newest.update(ready.newest)
+
+    def bury(self, letters: Sequence[Letter]) -> None:
+        self.dead_letters += len(letters)
+        for letter in letters:
+            key = (letter.failure.stage, kind_of(letter.failure.reason))
+            if key not in self.letters_of and len(self.letters_of) >= _MOST_KINDS:
+                key = (letter.failure.stage, "other")
+            self.letters_of[key] = self.letters_of.get(key, 0) + 1
+        self.last_letters.extend(letters)
+
+
+def _pending(p: Position) -> int:
+    return sum(r.stop - r.start for r in p.pending)
 
 
 def _commit_hint(state_of: StateOf) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from forebay.autoscale import Autoscaling, Policy, PolicyName
-from forebay.engine import Engine, Order, worker_range
+from forebay.deadletter import Letter
+from forebay.engine import Engine, Order, StageStats, worker_range
 from forebay.errors import ConfigError
+from forebay.histogram import Histogram
 from forebay.plugins import Plugins
-from forebay.stepclock import StepClock
+from forebay.stepclock import StepClock, StepTimes
 from forebay.threads import ThreadEngine
 
 ENGINES = Plugins("forebay.engines", "engine")
@@ -124,6 +126,42 @@ class LoaderStats:
     """From the median event time of the last batch to the moment it was yielded."""
     workers: int
     passes: int
+    steps: StepTimes
+    """Where the trainer's time went."""
+    step_durations: Histogram
+    """From batch to batch."""
+    wait_durations: Histogram
+    """One wait in ``next()`` for each batch."""
+    freshness: Histogram
+    """From each row's event time to the moment its batch was yielded."""
+    stages: Mapping[str, StageStats]
+    """In the order in which rows pass them."""
+    letters: Mapping[tuple[str, str], int]
+    """Dead letters by stage and kind: the name of the exception."""
+    last_letters: tuple[Letter, ...]
+    """The last dead letters, oldest first."""
+    source_wait_seconds: float
+    """Time in which making batches waited for finished slices."""
+    room_wait_seconds: float
+    """Time in which it waited for the trainer to take a batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitStats:
+    """How far a split was read, given to the trainer and saved, as offsets; None: not known."""
+
+    delivered: int
+    """All before it were given to the trainer, less ``pending``."""
+    pending: int = 0
+    """Offsets before ``delivered`` that were overtaken and not given yet."""
+    end: int | None = None
+    fetched: int | None = None
+    """All before it were read from the source."""
+    saved: int | None = None
+    """All before it are covered by the last state that was taken, less ``saved_pending``."""
+    saved_pending: int = 0
+    event_time: float | None = None
+    """Of the last row that was given, seconds since the epoch."""
 
 
 def check_rank(rank: int, world_size: int) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from forebay.intake import Stopped
 from forebay.supply import Failures, Progress
@@ -22,8 +25,10 @@ class Ready:
     release: Callable[[], None]
     """Gives the room of the delivered slices back."""
     failures: Failures = ()
-    event_time: float | None = None
-    """Median event time of the rows, seconds since the epoch."""
+    event_times: NDArray[np.float64] | None = None
+    """Event times of the rows that have one, seconds since the epoch, rising."""
+    newest: Mapping[str, float] = field(default_factory=dict)
+    """The last event time of each split, seconds since the epoch."""
 
 
 @dataclass(slots=True)

@@ -73,6 +73,15 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class Counting(Protocol):
+    """A reader that counts what it does."""
+
+    def counts(self) -> Mapping[str, float]:
+        """Counts since it was opened, by name in ``snake_case`` with the unit at its end; few
+        names, that are always the same. Any thread."""
+
+
+@runtime_checkable
 class Source(Protocol):
     """Finds splits and opens readers. Holds configuration only: it can be pickled."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -154,8 +155,24 @@ class ExpandRows:
         return Outcome(columns=columns, parents=parents)
 
 
-def run_stages(stages: Sequence[Stage], raw: Slice, run: Run) -> Slice:
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """What a stage did with one slice."""
+
+    name: str
+    rows_in: int
+    rows_out: int
+    failed: int
+    seconds: float
+
+
+def run_stages(
+    stages: Sequence[Stage], raw: Slice, run: Run, runs: list[StageRun] | None = None
+) -> Slice:
     """Run a slice through the stages in order; rows that fail become ``failures``.
+
+    Args:
+        runs: gets what each stage did.
 
     Raises:
         StageError: a stage broke its contract; names the stage and the slice's first offset.
@@ -164,7 +181,12 @@ def run_stages(stages: Sequence[Stage], raw: Slice, run: Run) -> Slice:
     for stage in stages:
         if not len(s):
             return replace(s, columns={})
+        before, began = s, time.perf_counter()
         s = _apply(stage, s, raw, run)
+        if runs is not None:
+            failed = len(s.failures) - len(before.failures)
+            seconds = time.perf_counter() - began
+            runs.append(StageRun(stage.name, len(before), len(s), failed, seconds))
     return s
 
 

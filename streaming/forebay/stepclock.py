@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 # A device that is so many steps behind did not idle in the wait that ends: nothing need be kept.
 _MOST_PENDING = 64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Where a trainer's time went since it first asked for a batch, in seconds; None: not known.
+
+    ``starved``, ``copy``, ``compute``, ``communication`` and ``other`` share ``seconds`` among
+    them, as far as they are known: one that is unknown is part of ``compute``.
+    """
+
+    steps: int
+    """Steps that ended: the next batch was asked for."""
+    seconds: float
+    wait: float
+    """Of the trainer's thread, in ``next()``; the copy to the device is not in it."""
+    starved: float | None = None
+    """The device idled for want of a batch."""
+    copy: float | None = None
+    """Batches from the host's memory to the device's."""
+    compute: float | None = None
+    """The training step itself."""
+    communication: float | None = None
+    """Waiting for the other ranks' gradients, what it did not overlap with; None without the hook
+    for it."""
+    other: float | None = None
+    """Named pauses (checkpoint, evaluation), and the host's own doing while the device idled."""
+    pauses: Mapping[str, float] = field(default_factory=dict)
+    """The named part of ``other``."""
+    on_device: bool = False
+    """Whether these are the device's times; else the host's, as if each call ended its work."""
+
+
 class StepClock(Protocol):
     """Told by the loader when a wait begins and ends; says how long the trainer starved.
 
-    The first two are called on the trainer's thread, a wait at a time; the others on any.
+    ``*_begins`` and ``*_ends`` are called on the trainer's thread, a wait at a time; the others
+    on any.
     """
 
     def wait_begins(self) -> None:
@@ -22,6 +53,24 @@ class StepClock(Protocol):
 
     def wait_ends(self) -> None:
         """It got one, or there is none."""
+
+    def copy_begins(self) -> None:
+        """The batch begins to be copied to the device."""
+
+    def copy_ends(self) -> None:
+        """The copy was ordered; the device may still be at it."""
+
+    def pause_begins(self, name: str) -> None:
+        """The trainer does something else than training: saves a checkpoint, evaluates."""
+
+    def pause_ends(self) -> None:
+        """It trains on."""
+
+    def add_communication(self, seconds: float) -> None:
+        """The step waited so long for the other ranks' gradients. Any thread."""
+
+    def times(self) -> StepTimes:
+        """Where the time went so far."""
 
     def waited_seconds(self) -> float:
         """Time in which the trainer's thread waited, a wait that goes on included."""
@@ -41,14 +90,63 @@ class HostClock:
         self._clock = clock
         self._waited = 0.0
         self._since: float | None = None
+        self._began: float | None = None
+        self._copied, self._communicated, self._steps = 0.0, 0.0, 0
+        self._communicates = False
+        self._copying: float | None = None
+        self._pauses: dict[str, float] = {}
+        self._pausing: tuple[str, float] | None = None
 
     def wait_begins(self) -> None:
         self._since = self._clock()
+        if self._began is None:
+            self._began = self._since
+        else:
+            self._steps += 1
 
     def wait_ends(self) -> None:
         if self._since is not None:
             waited, self._since = self._clock() - self._since, None
             self._waited += waited
+
+    def copy_begins(self) -> None:
+        self._copying = self._clock()
+
+    def copy_ends(self) -> None:
+        if self._copying is not None:
+            self._copied += self._clock() - self._copying
+            self._copying = None
+
+    def pause_begins(self, name: str) -> None:
+        self._pausing = (name, self._clock())
+
+    def pause_ends(self) -> None:
+        if self._pausing is not None:
+            name, since = self._pausing
+            self._pauses[name] = self._pauses.get(name, 0.0) + self._clock() - since
+            self._pausing = None
+
+    def add_communication(self, seconds: float) -> None:
+        self._communicates = True
+        self._communicated += seconds
+
+    def times(self) -> StepTimes:
+        """Each call of the trainer counts as long as it took: right without a device."""
+        seconds = 0.0 if self._began is None else self._clock() - self._began
+        waited, pauses = self.waited_seconds(), dict(self._pauses)
+        other = sum(pauses.values())
+        known = waited + self._copied + self._communicated + other
+        return StepTimes(
+            steps=self._steps,
+            seconds=seconds,
+            wait=waited,
+            starved=waited,
+            copy=self._copied,
+            compute=max(seconds - known, 0.0),
+            communication=self._communicated if self._communicates else None,
+            other=other,
+            pauses=pauses,
+        )
 
     def waited_seconds(self) -> float:
         # Without a lock: between the two lines above a reader misses the last wait for a moment,
@@ -136,6 +234,24 @@ class DeviceClock:
         elif len(pending) < _MOST_PENDING:
             pending = (*pending, gap)
         self._counts = _Counts(starved, pending)
+
+    def copy_begins(self) -> None:
+        self._host.copy_begins()
+
+    def copy_ends(self) -> None:
+        self._host.copy_ends()
+
+    def pause_begins(self, name: str) -> None:
+        self._host.pause_begins(name)
+
+    def pause_ends(self) -> None:
+        self._host.pause_ends()
+
+    def add_communication(self, seconds: float) -> None:
+        self._host.add_communication(seconds)
+
+    def times(self) -> StepTimes:
+        return replace(self._host.times(), starved=self.starved_seconds())
 
     def waited_seconds(self) -> float:
         return self._host.waited_seconds()

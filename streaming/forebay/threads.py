@@ -21,11 +21,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from forebay.cpus import cpu_share
-from forebay.engine import Plan, PoolStats
+from forebay.engine import Plan, PoolStats, StageCounts, StageStats
 from forebay.errors import ConfigError, StageError
 from forebay.slice import Slice
-from forebay.source import Reader
-from forebay.stage import run_stages
+from forebay.source import Counting, Reader
+from forebay.stage import StageRun, run_stages
 
 POOL = "stages"
 _POLL_SECONDS = 0.1
@@ -153,6 +153,8 @@ class ThreadFeed:
         self._admitted_rows = 0
         self._busy_seconds, self._cpu_seconds, self._rows = 0.0, 0.0, 0
         self._finished_tasks, self._replaced = 0, 0
+        self._stages = StageCounts(plan.stages)
+        self._fetched = {k: p.low for k, p in self.positions.items()}
         self._at_work: dict[threading.Thread, _Worker] = {}
         self._wanted_workers, self._workers = 0, 0
         self._names = itertools.count()
@@ -235,6 +237,14 @@ class ThreadFeed:
             )
         return {POOL: stats}
 
+    def stages(self) -> Mapping[str, StageStats]:
+        with self._lock:
+            return self._stages.stats()
+
+    def fetched(self) -> Mapping[str, int]:
+        with self._lock:
+            return dict(self._fetched)
+
     @property
     def full(self) -> bool:
         with self._lock:
@@ -246,6 +256,9 @@ class ThreadFeed:
 
     def ends(self) -> Mapping[str, int]:
         return self._reader.ends()
+
+    def reader_counts(self) -> Mapping[str, float]:
+        return self._reader.counts() if isinstance(self._reader, Counting) else {}
 
     def cpus(self) -> float:
         return cpu_share()
@@ -316,6 +329,8 @@ class ThreadFeed:
 
     def _admit(self, s: Slice) -> None:
         """Let a slice in, piece by piece as there is room."""
+        with self._lock:
+            self._fetched[s.split] = s.next_offset
         if s.phase > self._phase and not self._begin_phase(s.phase):
             return
         if s.split not in self._by_split:
@@ -383,9 +398,10 @@ class ThreadFeed:
 
     def _run_task(self, worker: _Worker, task: _Task) -> None:
         raw, error = task.s, None
+        runs: list[StageRun] = []
         used = time.thread_time()
         try:
-            finished = run_stages(self._plan.stages, raw, self._plan.run)
+            finished = run_stages(self._plan.stages, raw, self._plan.run, runs)
         except BaseException as e:  # raised again in take(), in the slice's turn
             error = e
             finished = replace(raw, columns={}, offsets=raw.offsets[:0])
@@ -398,6 +414,7 @@ class ThreadFeed:
             if task.done:  # the slice was run twice, and the other run was faster
                 return
             self._cpu_seconds += used
+            self._stages.add(runs)
             self._finished_tasks += 1
             self._rows += len(raw)
             pace = max((now - worker.began) / len(raw), 1e-7)

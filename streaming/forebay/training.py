@@ -9,17 +9,19 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from forebay.autoscale import Taken
 from forebay.checkpoint import load_torch, save_torch
+from forebay.engine import PoolStats
 from forebay.errors import StateError
 from forebay.loader import Loader, LoaderIterator
-from forebay.options import LoaderStats
+from forebay.options import LoaderOptions, LoaderStats, SplitStats
 from forebay.tensors import Batch
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -176,6 +178,31 @@ class TrainingLoader(IterableDataset[Batch]):
         """Records of each split that were not delivered yet. Any thread."""
         return self._loader.lag()
 
+    def splits(self) -> Mapping[str, SplitStats]:
+        """How far each split is. Any thread."""
+        return self._loader.splits()
+
+    def pools(self) -> Mapping[str, PoolStats]:
+        """The pools of workers by name. Any thread."""
+        return self._loader.pools()
+
+    def decisions(self) -> list[Taken]:
+        """What the autoscaler decided; oldest first. Any thread."""
+        return self._loader.decisions()
+
+    def reader_counts(self) -> Mapping[str, float]:
+        """What the source's reader counts of itself, by name. Any thread."""
+        return self._loader.reader_counts()
+
+    @property
+    def options(self) -> LoaderOptions:
+        """How the loader runs."""
+        return self._loader.options
+
+    def pause(self, name: str) -> AbstractContextManager[None]:
+        """Count the time inside as a pause of training, by its name; see ``Loader.pause``."""
+        return self._loader.pause(name)
+
     def abandon_step(self) -> None:
         """Say that the step at hand did not end: its batch comes again after a resume."""
         self._in_step = False
@@ -286,5 +313,6 @@ class Checkpoint:
             StateError: it cannot be written; what was saved before is untouched.
         """
         data = self._loader.state_dict()
-        save_torch(self.path, {"payload": payload, "data": data, "run": self._run})
+        with self._loader.pause("checkpoint"):
+            save_torch(self.path, {"payload": payload, "data": data, "run": self._run})
         self._saved_at = self._loader.batches

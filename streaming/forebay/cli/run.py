@@ -236,7 +236,9 @@ class Job:
     def _save(self) -> None:
         kept = self._topology.checkpoint
         assert kept is not None
-        checkpoint.save(kept.path, self.loader.state_dict(), run=self._topology.name)
+        state = self.loader.state_dict()
+        with self.loader.pause("checkpoint"):
+            checkpoint.save(kept.path, state, run=self._topology.name)
 
 
 def _called(call: Callable[[], object], function: Any) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from forebay.engine import Plan, PoolStats
+from forebay.engine import Plan, PoolStats, StageStats
 from forebay.errors import ConfigError, EngineError, ProcessError
 from forebay.ray.attempts import forget_all
 from forebay.ray.carried import Carried
@@ -130,7 +130,7 @@ class RayFeed:
         self._broken: BaseException | None = None
         self._failed_reads, self._failed_runs = 0, 0
         self._lookout = Lookout(setup.hung_seconds, setup.asks)
-        self._tempo = Tempo()
+        self._tempo = Tempo(plan.stages)
         self._workers = setup.bounds[1]
         self._execution = self._started() if plan.stages else None
         self._closed = False
@@ -213,6 +213,17 @@ class RayFeed:
                 replaced=self._lookout.replaced,
             )
         return {POOL: stats}
+
+    def stages(self) -> Mapping[str, StageStats]:
+        with self._lock:
+            return self._tempo.stages.stats()
+
+    def fetched(self) -> Mapping[str, int]:
+        with self._lock:
+            return {k: p.low for k, p in self._at.items()}
+
+    def reader_counts(self) -> Mapping[str, float]:
+        return {}
 
     def cpus(self) -> float | None:
         """CPUs that the cluster has for the workers, or may get. Any thread."""

@@ -19,7 +19,7 @@ from forebay.ray.carried import Carried, unloadable
 from forebay.ray.parcels import PackedSlice, content_of, number_of, packed, to_table, unpacked
 from forebay.rng import RowRandom, Run
 from forebay.slice import Failure, Slice
-from forebay.stage import Outcome, Stage, run_stages, to_rows
+from forebay.stage import Outcome, Stage, StageRun, run_stages, to_rows
 
 # A worker that dies so often outside of any record will not stop dying.
 _MOST_ATTEMPTS = 12
@@ -39,6 +39,7 @@ class Finished:
     seconds: float
     cpu_seconds: float
     rows: int
+    stages: list[StageRun]
     worker: str
     """The worker's name: the same one after a restart."""
 
@@ -73,19 +74,21 @@ class StageWorker:
         began, used = time.perf_counter(), time.thread_time()
         slices = [unpacked(p) for p in content_of(parcel)]
         self._attempts.begin([Rows(s.split, s.start, s.next_offset) for s in slices])
-        results = [self._result(s) for s in slices]
+        runs: list[StageRun] = []
+        results = [self._result(s, runs) for s in slices]
         finished = Finished(
             results,
             time.perf_counter() - began,
             time.thread_time() - used,
             sum(map(len, slices)),
+            runs,
             ray.get_runtime_context().get_actor_id() or "",
         )
         table = to_table(number_of(parcel), finished)
         self._attempts.done()
         return table
 
-    def _result(self, s: Slice) -> list[PackedSlice] | Carried:
+    def _result(self, s: Slice, runs: list[StageRun]) -> list[PackedSlice] | Carried:
         try:
             if self._useless is not None:
                 return self._useless
@@ -98,7 +101,7 @@ class StageWorker:
                 with self._attempts.alone():
                     records = _one_by_one(self._stages, s, self._run, self._attempts)
                     return [packed(r) for r in records]
-            return [packed(run_stages(self._stages, s, self._run))]
+            return [packed(run_stages(self._stages, s, self._run, runs))]
         except BaseException as e:  # raised again by the taker, in the slice's turn
             return Carried.of(e)
 

@@ -1,0 +1,1 @@
+"""One-factor comparisons of settings, and the search for good ones."""

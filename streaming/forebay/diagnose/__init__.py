@@ -1,0 +1,1 @@
+"""Why the accelerator waits: experiments on a job, and a report."""

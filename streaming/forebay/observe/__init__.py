@@ -1,0 +1,1 @@
+"""What a running job does, and why: snapshots, and everything that shows them."""

@@ -1,0 +1,1 @@
+"""Reports for people: text, tables and charts, as Markdown and as HTML."""
