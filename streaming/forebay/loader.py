@@ -590,8 +590,13 @@ class _Past:
         """Add what a session counted; it is about to be closed."""
         feed = session.feed
         self.stages = self.stages_with(feed.stages())
-        self.reader_counts = _added(self.reader_counts, feed.reader_counts())
-        self.ends, self.fetched = feed.ends(), feed.fetched()
+        self.fetched = feed.fetched()
+        try:
+            self.ends = feed.ends()
+            self.reader_counts = _added(self.reader_counts, feed.reader_counts())
+        except Exception as e:  # a source that fails must not keep the loader from closing
+            self.ends = {}
+            _log.debug("the source tells nothing of itself any more: %s", e)
         self.source_wait_seconds += session.source_wait_seconds()
         self.room_wait_seconds += session.prefetcher.waited_for_room_seconds
 
