@@ -379,7 +379,8 @@ class Loader(IterableDataset[Batch]):
     def _stop(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            self._counts.past.keep(session)
+            if session.is_here:
+                self._counts.past.keep(session)
             if self._finalizer is not None:
                 self._finalizer.detach()
             session.close()
@@ -479,9 +480,15 @@ class _Session:
         """Time in which making batches waited for finished slices. Any thread."""
         return 0.0 if self._intake is None else self._intake.waited_seconds
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs in this process: a forked child has none of its threads, and locks that
+        nobody will open."""
+        return os.getpid() == self._pid
+
     def get(self) -> Ready | None:
         """The next ready batch or progress; None at the end."""
-        if os.getpid() != self._pid:
+        if not self.is_here:
             raise ProcessError(
                 "this loader was started in another process: its threads and clients do not "
                 "survive a fork. Start it in the process that trains, and let processes be made "
@@ -491,7 +498,7 @@ class _Session:
 
     def close(self) -> None:
         """Stop threads and clients; in a forked child there are none."""
-        if os.getpid() != self._pid:
+        if not self.is_here:
             return
         if threading.current_thread().name.startswith("forebay-"):
             # The garbage collector runs in any thread: one of ours cannot wait for its own end.
