@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from forebay.observe.snapshot import ProcessSeen
@@ -17,6 +18,7 @@ def process_seen(cpus: float | None, gil: float | None) -> ProcessSeen:
     return ProcessSeen(
         rss_bytes=_rss(),
         cpu_seconds=times.user + times.system,
+        cpu_wait_seconds=_queued_seconds(),
         threads=_threads(),
         cpus=cpus,
         gil=gil,
@@ -28,6 +30,18 @@ def _rss() -> int | None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _queued_seconds() -> float | None:
+    """Time that the threads that live waited for a CPU while they could have run."""
+    queued: list[int] = []
+    try:
+        for path in Path("/proc/self/task").glob("*/schedstat"):
+            with suppress(ProcessLookupError, FileNotFoundError):  # a thread that just ended
+                queued.append(int(path.read_text().split()[1]))
+    except (OSError, ValueError, IndexError):
+        return None
+    return sum(queued) / 1e9 if queued else None
 
 
 def _threads() -> int | None:

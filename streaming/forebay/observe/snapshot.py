@@ -112,6 +112,8 @@ class ProcessSeen:
     """With its children, memory that they share counted once."""
     cpu_seconds: float | None = None
     """Of all threads, user and system."""
+    cpu_wait_seconds: float | None = None
+    """Of the threads that live: they were ready to run, and had no CPU."""
     threads: int | None = None
     cpus: float | None = None
     """CPUs that it may use."""
