@@ -3,48 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
-from itertools import count
 
 import pytest
 
 from forebay import Pipeline
 from forebay.cudaclock import cuda_clock
 from forebay.stepclock import DeviceClock
-from forebay.testing import MemorySource, TurnableClock
-
-
-@dataclass(frozen=True)
-class Mark:
-    """When a device comes past it."""
-
-    at: float
-
-
-class Device:
-    """Does work in order, some time after it was given, while its clock is turned by the host."""
-
-    def __init__(self, clock: TurnableClock) -> None:
-        self.clock, self.free_at, self.busy = clock, 0.0, 0.0
-        self.fails_at: int | None = None
-        self._marks = count()
-
-    def launch(self, seconds: float) -> None:
-        """Give it work, without waiting for it."""
-        self.free_at = max(self.free_at, self.clock()) + seconds
-        self.busy += seconds
-
-    def mark(self) -> Mark | None:
-        if next(self._marks) == self.fails_at:
-            return None
-        return Mark(max(self.free_at, self.clock()))
-
-    def reached(self, mark: Mark) -> bool:
-        return mark.at <= self.clock()
-
-    def seconds(self, earlier: Mark, later: Mark) -> float:
-        assert later.at <= self.clock(), "asked for the time of a mark that was not reached"
-        return later.at - earlier.at
+from forebay.testing import FakeDevice, MemorySource, TurnableClock
 
 
 class Trainer:
@@ -52,8 +17,8 @@ class Trainer:
 
     def __init__(self) -> None:
         self.time = TurnableClock()
-        self.device = Device(self.time)
-        self.clock = DeviceClock(self.device, self.time)
+        self.device = FakeDevice(self.time)
+        self.clock = DeviceClock(self.device.timeline, self.time)
 
     def step(
         self,
@@ -65,16 +30,16 @@ class Trainer:
     ) -> None:
         self.clock.wait_begins()
         self.time.turn(waits)
-        self.device.launch(copies)
+        self.device.copy(copies)
         self.clock.wait_ends()
         self.time.turn(launches)
         self.device.launch(works)
         if syncs:
-            self.time.turn(max(self.device.free_at - self.time(), 0.0))
+            self.device.synchronize()
 
     def finish(self) -> None:
         """Until the device has done all that it was given."""
-        self.time.turn(max(self.device.free_at - self.time(), 0.0))
+        self.device.synchronize()
 
     @property
     def starved(self) -> float | None:
@@ -93,7 +58,7 @@ def test_a_trainer_that_launches_ahead_waits_most_of_the_time_and_starves_hardly
         trainer.step(waits=0.0164, works=0.020, launches=0.0036)
     trainer.finish()
     assert trainer.waited == pytest.approx(0.82, abs=0.01)
-    assert trainer.device.busy / trainer.time() > 0.98
+    assert trainer.device.busy_seconds / trainer.time() > 0.98
     assert trainer.starved == pytest.approx(0.0, abs=0.005)
 
 
@@ -118,7 +83,7 @@ def test_what_a_slow_host_costs_is_no_starving() -> None:
     trainer = Trainer()
     for _ in range(200):
         trainer.step(waits=0.0001, works=0.010, launches=0.015)
-    assert 1 - trainer.device.busy / trainer.time() == pytest.approx(1 / 3, abs=0.01)
+    assert 1 - trainer.device.busy_seconds / trainer.time() == pytest.approx(1 / 3, abs=0.01)
     assert trainer.starved == pytest.approx(0.0, abs=0.01)
 
 
@@ -164,7 +129,7 @@ def test_a_device_that_catches_up_in_a_long_wait_starves_for_the_rest_of_it() ->
 @pytest.mark.parametrize("missing", [4, 5])
 def test_a_wait_without_its_marks_makes_the_sum_unknown_and_not_zero(missing: int) -> None:
     trainer = Trainer()
-    trainer.device.fails_at = missing
+    trainer.device.timeline.fails_at = missing
     trainer.step(waits=0.010, works=0.001)
     assert trainer.clock.starved_seconds() is not None
     for _ in range(5):

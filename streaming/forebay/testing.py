@@ -1,10 +1,10 @@
-"""Sources and clocks for tests: in memory, exact, and able to fail on purpose."""
+"""Sources, clocks and a device for tests: in memory, exact, and able to fail on purpose."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,84 @@ class TurnableClock:
     def turn(self, seconds: float) -> None:
         """Move the clock forward."""
         self._now += seconds
+
+
+class FakeDevice:
+    """A device that does its work in order, some time after it was given: an accelerator's stream.
+
+    It has no thread: what it was given and the clock say what it has done. With a
+    ``TurnableClock`` the host's time moves as the test turns it, and ``synchronize`` turns it, too.
+
+        device = FakeDevice()
+        loader = pipeline.loader(step_clock=lambda: DeviceClock(device.timeline))
+        for batch in loader:
+            device.launch(0.020)        # returns at once, as launching kernels does
+            device.synchronize()        # what ``loss.item()`` does
+
+    Any thread may use it. A device of real time is as punctual as the host's clock, and
+    ``synchronize`` as late as its sleep.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.busy_seconds = 0.0
+        """Work that it was given so far, copies included."""
+        self.timeline = FakeTimeline(self)
+        self._free_at = clock()
+        self._lock = threading.Lock()
+
+    def launch(self, seconds: float) -> None:
+        """Give it work, without waiting for it."""
+        with self._lock:
+            self._free_at = max(self._free_at, self.clock()) + seconds
+            self.busy_seconds += seconds
+
+    def copy(self, seconds: float) -> None:
+        """Give it a copy from pinned memory: work like other, in the same order."""
+        self.launch(seconds)
+
+    def free_at(self) -> float:
+        """When it will have done, or has, all that it was given: a moment of its clock."""
+        with self._lock:
+            return self._free_at
+
+    def synchronize(self) -> None:
+        """Wait until it has done all that it was given."""
+        while (left := self.free_at() - self.clock()) > 0:
+            if isinstance(self.clock, TurnableClock):
+                self.clock.turn(left)
+            else:
+                time.sleep(left)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeMark:
+    """When a device comes past it."""
+
+    at: float
+
+
+class FakeTimeline:
+    """The ``DeviceTimeline`` of a fake device; ``fails_at`` numbers a mark it cannot put."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self._device = device
+        self._marks = 0
+        self.fails_at: int | None = None
+
+    def mark(self) -> FakeMark | None:
+        self._marks += 1
+        if self._marks - 1 == self.fails_at:
+            return None
+        return FakeMark(max(self._device.free_at(), self._device.clock()))
+
+    def reached(self, mark: FakeMark) -> bool:
+        return mark.at <= self._device.clock()
+
+    def seconds(self, earlier: FakeMark, later: FakeMark) -> float:
+        if not self.reached(later):
+            raise RuntimeError("the time of a mark that was not reached is not known")
+        return later.at - earlier.at
 
 
 def _event(value: Any) -> bool:
