@@ -9,6 +9,7 @@ from typing import Any
 from forebay.deadletter import ErrorBudget, Sink
 from forebay.engine import Engine
 from forebay.errors import ConfigError
+from forebay.observe.settings import Metrics
 from forebay.options import ENGINES, LoaderOptions
 from forebay.pipeline import Pipeline
 from forebay.plugins import Plugins
@@ -60,6 +61,7 @@ class Builder:
             "engine": engine_name(self._engine_node()),
             "train": self._train(),
             "checkpoint": self._checkpoint(),
+            "metrics": self._metrics(),
         }
         if self._problems.found:
             return None
@@ -253,16 +255,19 @@ class Builder:
         return engine
 
     def _checkpoint(self) -> Checkpointing | None:
-        node = self._node("checkpoint")
-        if node is None:
-            return None
-        options = self._options(node, "path", parameters(Checkpointing), "checkpoint")
-        if options is None:
-            return None
-        made: Checkpointing | None = attempt(
-            lambda: Checkpointing(**options), node, "checkpoint", self._problems
-        )
+        made: Checkpointing | None = self._settings("checkpoint", "path", Checkpointing)
         return made
+
+    def _metrics(self) -> Metrics:
+        return self._settings("metrics", "listen", Metrics) or Metrics()
+
+    def _settings(self, section: str, short: str, make: Callable[..., Any]) -> Any:
+        """What a section describes; None, with problems noted or without the section, if none."""
+        node = self._node(section)
+        options = None if node is None else self._options(node, short, parameters(make), section)
+        if node is None or options is None:
+            return None
+        return attempt(lambda: make(**options), node, section, self._problems)
 
     def _train(self) -> Training | None:
         node = self._node("train")

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from forebay.deadletter import ErrorBudget
 from forebay.errors import ConfigError
+from forebay.observe.settings import Metrics
 from forebay.options import ENGINES, LoaderOptions
 from forebay.pipeline import Pipeline
 from forebay.plugins import Plugins
@@ -61,6 +62,7 @@ def json_schema(
         "loader": _loader(engines),
         "train": {"anyOf": [_FUNCTION, {"type": "object", "required": ["function"]}]},
         "checkpoint": _short("path", parameters(Checkpointing)),
+        "metrics": _short("listen", parameters(Metrics)),
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import ConfigError
+from forebay.observe.settings import Metrics
 from forebay.pipeline import Pipeline
 from forebay.topology.engines import DEFAULT
 
@@ -26,6 +27,7 @@ SECTIONS: Mapping[str, str] = {
     "loader": "How the loader runs.",
     "train": "The training function, module:function, called with the loader; or it and options.",
     "checkpoint": "Where the position in the data is kept: a path, or options.",
+    "metrics": "Where the run can be watched: an address to listen on, or options.",
 }
 REQUIRED: Mapping[str, str] = {
     "source": "say where records come from",
@@ -69,6 +71,7 @@ class Topology:
     """The name of the engine, which is in ``loader_options``."""
     train: Training | None = None
     checkpoint: Checkpointing | None = None
+    metrics: Metrics = field(default_factory=Metrics)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Values that must not be shown."""
 
