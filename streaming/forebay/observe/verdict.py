@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-from forebay.observe.snapshot import Snapshot
+from forebay.observe.limits import Cause, limit_of_data, percent
+from forebay.observe.snapshot import RankSeen, Snapshot
+from forebay.observe.window import Window, whole, window
 
-Cause: TypeAlias = Literal[
-    "unknown",  # too little was seen yet
-    "compute",  # healthy: the trainer is the limit
-    "source",  # no data there, or reading it is the limit
-    "stages",  # decoding and augmenting is the limit: too few workers, or no CPUs for them
-    "gil",  # stages hold the interpreter's lock
-    "handover",  # batches are put together and handed over too slowly
-    "copy",  # host to device
-    "host",  # the trainer's own Python: launches, logging
-    "pause",  # checkpoints, evaluation
-    "communication",  # of the ranks, by itself
-    "peer",  # another rank starves, this one waits for it
-    "draining",  # nobody trains
-    "ended",
-]
+__all__ = ["Cause", "Verdict", "judge"]
+
+WORTH = 0.10
+"""Of the trainer's time: what takes less is no reason to look for a cause."""
+_GPU_BUSY = 0.8
+_STALE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,5 +41,247 @@ class Verdict:
 
 
 def judge(history: Sequence[Snapshot]) -> Verdict:
-    """The verdict on the last snapshots of one rank, oldest first."""
-    return Verdict(cause="unknown", sentence="Too little was seen yet.", shares={})
+    """The verdict on the last seconds of one rank, of its snapshots, oldest first."""
+    if not history:
+        return Verdict(cause="unknown", sentence="Nothing was seen yet.", shares={})
+    last, seen = history[-1], window(history)
+    if last.ended is not None:
+        return _ended(history)
+    if seen is None:
+        return _too_little(last)
+    if not last.job.has_trainer:
+        return _draining(seen)
+    return _of_trainer(seen)
+
+
+def _ended(history: Sequence[Snapshot]) -> Verdict:
+    last, shares = history[-1], whole(history)
+    how = {"done": "is done", "stopped": "was stopped"}.get(last.ended or "", str(last.ended))
+    sentence = f"The run {how}: {last.batches:,} batches, {last.rows:,} rows"
+    starved = shares.get("starved")
+    if starved is not None and last.job.has_trainer:
+        sentence += f"; the {_who(last)} waited for data {percent(starved)} of the time"
+    return Verdict(cause="ended", sentence=f"{sentence}.", shares=shares)
+
+
+def _too_little(last: Snapshot) -> Verdict:
+    starting = sum(p.starting for p in last.pools.values())
+    sentence = "Too little was seen yet."
+    if not last.batches:
+        sentence = "The first batch has not come yet."
+    if not last.batches and starting:
+        sentence = f"The first batch has not come yet: {starting} workers are being started."
+    return Verdict(cause="unknown", sentence=sentence, shares={})
+
+
+def _draining(w: Window) -> Verdict:
+    limit = limit_of_data(w)
+    return Verdict(
+        cause="draining",
+        sentence=f"Nobody trains: {w.rows:,.0f} rows a second are drained; {limit.because}.",
+        shares=w.shares,
+        evidence=limit.evidence,
+        guess=limit.guess,
+        advice=limit.advice,
+    )
+
+
+def _of_trainer(w: Window) -> Verdict:
+    if w.starved is None:
+        return _untold(w)
+    if not w.last.steps.on_device and w.starved >= WORTH and (w.gpu_busy or 0.0) >= _GPU_BUSY:
+        return _runs_ahead(w)
+    loss, share = _greatest_loss(w)
+    waits = loss == "communication" or (loss == "compute" and "communication" not in w.shares)
+    if waits and (peer := _starving_peer(w)) is not None:
+        return _peer(w, peer)
+    return _OF_LOSS[loss](w, share)
+
+
+def _greatest_loss(w: Window) -> tuple[str, float]:
+    """What takes most of the trainer's time beside training, and how much; ``compute`` if nothing
+    takes enough to be worth a word."""
+    pauses = sum(w.pauses.values())
+    losses = {
+        "starved": w.starved or 0.0,
+        "copy": w.shares.get("copy", 0.0),
+        "communication": w.shares.get("communication", 0.0),
+        "pause": pauses,
+        "host": max(0.0, w.shares.get("other", 0.0) - pauses),
+    }
+    loss = max(losses, key=lambda k: losses[k])
+    return (loss, losses[loss]) if losses[loss] >= WORTH else ("compute", losses[loss])
+
+
+def _starved(w: Window, share: float) -> Verdict:
+    limit = limit_of_data(w)
+    return Verdict(
+        cause=limit.cause,
+        sentence=f"The {_who(w.last)} waits for data {percent(share)} of the time; "
+        f"{limit.because}.",
+        shares=w.shares,
+        evidence=(*limit.evidence, _of_ready(w), *_of_gpus(w)),
+        guess=limit.guess,
+        advice=limit.advice,
+    )
+
+
+def _healthy(w: Window, share: float) -> Verdict:
+    waits = f"waits for data {percent(w.starved or 0.0)}"
+    if not w.last.steps.on_device:
+        sentence = f"The trainer is the limit: it trains {percent(w.shares['compute'])} of the time"
+    else:
+        sentence = f"The GPU is the limit: it is busy {percent(w.shares['compute'])} of the time"
+    evidence = [_of_ready(w), *_of_gpus(w)]
+    if w.wait - (w.starved or 0.0) >= WORTH:
+        evidence.append(
+            f"the trainer's thread waits in next() {percent(w.wait)} of the time, while the GPU "
+            "still works on what it was given before: that costs nothing"
+        )
+    return Verdict(
+        cause="compute",
+        sentence=f"{sentence} and {waits}.",
+        shares=w.shares,
+        evidence=tuple(evidence),
+        advice="to train faster, make the step cheaper: forebay doctor TOPOLOGY shows its parts",
+    )
+
+
+def _copy(w: Window, share: float) -> Verdict:
+    return Verdict(
+        cause="copy",
+        sentence=f"Copying batches to the GPU takes {percent(share)} of the time.",
+        shares=w.shares,
+        evidence=(_of_ready(w),),
+        guess=(
+            "the batches are large for the bus, or wider than they need be (float32 for bytes)",
+        ),
+        advice="copy small types (uint8) and convert them on the device; decode to the size that "
+        "the model takes",
+    )
+
+
+def _pause(w: Window, share: float) -> Verdict:
+    names = sorted(w.pauses, key=lambda k: -w.pauses[k])
+    each = ", ".join(f"{k} {percent(w.pauses[k])}" for k in names)
+    return Verdict(
+        cause="pause",
+        sentence=f"Training stands still {percent(share)} of the time, for: {names[0]}.",
+        shares=w.shares,
+        evidence=(f"pauses by name: {each}", _of_ready(w)),
+        advice="pause less often (checkpoint.every), or save and evaluate beside the training",
+    )
+
+
+def _host(w: Window, share: float) -> Verdict:
+    return Verdict(
+        cause="host",
+        sentence=f"The {_who(w.last)} waits for the host {percent(share)} of the time: the "
+        "training loop's own code, not data, is the limit.",
+        shares=w.shares,
+        evidence=(f"it waits for data {percent(w.starved or 0.0)}", _of_ready(w), *_of_gpus(w)),
+        guess=("many small kernels, logging, or a value fetched from the device in each step",),
+        advice="look at three steps with torch.profiler; torch.compile and CUDA graphs launch more "
+        "at once",
+    )
+
+
+def _communication(w: Window, share: float) -> Verdict:
+    others = [r for r in _others(w) if r.communication is not None]
+    least = min(others, key=lambda r: r.communication or 0.0, default=None)
+    guess: tuple[str, ...] = ("the network between the ranks, or gradients that are large for it",)
+    if least is not None and (least.communication or 0.0) < share / 2:
+        guess = (
+            f"rank {least.rank} waits least for the others "
+            f"({percent(least.communication or 0.0)}): they wait for it",
+        )
+    return Verdict(
+        cause="communication",
+        sentence=f"Exchanging gradients with the other ranks takes {percent(share)} of the time.",
+        shares=w.shares,
+        evidence=(f"no rank waits for data more than {percent(_most_starved(w))} of its time",),
+        guess=guess,
+        advice="larger batches, or gradients accumulated over several steps, exchange less often",
+    )
+
+
+def _peer(w: Window, peer: RankSeen) -> Verdict:
+    lost, known = w.shares.get("communication"), "communication" in w.shares
+    takes = f", and this one waits for it {percent(lost or 0.0)} of the time" if known else ""
+    return Verdict(
+        cause="peer",
+        sentence=f"Rank {peer.rank} waits for data {percent(peer.starved or 0.0)} of the time"
+        f"{takes}: look there.",
+        shares=w.shares,
+        evidence=(f"this rank itself waits for data {percent(w.starved or 0.0)} of the time",),
+        guess=() if known else ("all ranks wait for the slowest, if they exchange gradients",),
+        advice=f"look at the verdict of rank {peer.rank}: its splits have less, or its machine is "
+        "slower",
+    )
+
+
+def _runs_ahead(w: Window) -> Verdict:
+    return Verdict(
+        cause="compute",
+        sentence=f"The GPU is busy {percent(w.gpu_busy or 0.0)} of the time, by NVML, while the "
+        f"trainer's thread waits in next() {percent(w.wait)}: it hands out work ahead of the GPU.",
+        shares={"compute": 1.0},
+        evidence=_of_gpus(w),
+        guess=("these are the host's times: how much of the wait the GPU idled is not known",),
+        advice="let the device's own time be taken: give the loader device='cuda'",
+    )
+
+
+def _untold(w: Window) -> Verdict:
+    return Verdict(
+        cause="unknown",
+        sentence="How long the GPU waits for data is not known: the device did not tell. It is at "
+        f"most the {percent(w.wait)} of the time that the trainer's thread waits.",
+        shares=w.shares,
+        evidence=_of_gpus(w),
+        advice="call next() on the CUDA stream that trains, on a machine whose device can be used",
+    )
+
+
+_OF_LOSS: Mapping[str, Callable[[Window, float], Verdict]] = {
+    "starved": _starved,
+    "copy": _copy,
+    "communication": _communication,
+    "pause": _pause,
+    "host": _host,
+    "compute": _healthy,
+}
+
+
+def _starving_peer(w: Window) -> RankSeen | None:
+    """The rank that starves most, if it is another and that is worth a word."""
+    peers = [r for r in _others(w) if (r.starved or 0.0) >= WORTH]
+    return max(peers, key=lambda r: r.starved or 0.0, default=None)
+
+
+def _others(w: Window) -> list[RankSeen]:
+    """The other ranks, as far as they told of themselves lately."""
+    last = w.last
+    return [r for r in last.ranks if r.rank != last.job.rank and r.at >= last.at - _STALE_SECONDS]
+
+
+def _most_starved(w: Window) -> float:
+    return max([w.starved or 0.0, *(r.starved or 0.0 for r in _others(w))])
+
+
+def _of_ready(w: Window) -> str:
+    return (
+        f"of {w.last.buffer.prefetch} batches to be kept ready {percent(w.ready)} were, on average"
+    )
+
+
+def _of_gpus(w: Window) -> tuple[str, ...]:
+    if w.gpu_busy is None:
+        return ()
+    return (
+        f"NVML: a kernel ran {percent(w.gpu_busy)} of the time (utilization.gpu), however small",
+    )
+
+
+def _who(s: Snapshot) -> str:
+    return "GPU" if s.steps.on_device else "trainer"

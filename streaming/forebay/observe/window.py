@@ -1,0 +1,213 @@
+"""The last seconds of a rank, summed up: shares and rates, as differences of its snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from forebay.observe.snapshot import Snapshot
+
+WINDOW_SECONDS = 30.0
+LEAST_SECONDS, LEAST_STEPS = 2.0, 3
+WARM_STEPS, WARM_SECONDS = 2, 10.0
+_PARTS = ("starved", "copy", "compute", "communication", "other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolIn:
+    """A pool of workers in the window."""
+
+    workers: float
+    busy: float
+    """Share of the workers' time, 0 to 1."""
+    queued: float
+    """Slices that waited for a worker, on average."""
+    cpu: float | None
+    """Of the busy time, what was CPU time: 0 to 1; None if it is not known."""
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A rank in the last seconds. Shares are of the window's time; unknown is None."""
+
+    first: Snapshot
+    last: Snapshot
+    seconds: float
+    steps: int
+    shares: Mapping[str, float]
+    """Of the trainer's time, by what it went to; adds up to 1."""
+    starved: float | None
+    """As in ``shares``; None where the device did not tell."""
+    wait: float
+    """Of the trainer's thread, in ``next()``: more than ``starved`` where it runs ahead."""
+    pauses: Mapping[str, float]
+    rows: float
+    """A second."""
+    source_wait: float
+    """Of the thread that makes batches: it waited for finished slices."""
+    room_wait: float
+    """Of the same: it waited for the trainer to take a batch."""
+    pools: Mapping[str, PoolIn]
+    stages: Mapping[str, float]
+    """Workers that each stage kept busy, on average."""
+    ready: float
+    """How full the queue of ready batches was, 0 to 1."""
+    full: float
+    """How full the bound on bytes in flight was."""
+    unread: float | None
+    """Offsets up to the ends that were not read yet, on average; of all splits."""
+    behind: int | None
+    """Offsets up to the ends that were not delivered, now."""
+    arrived: float | None
+    """New offsets a second."""
+    gil: float | None
+    cpu: float | None
+    """CPUs' worth of time that the process used."""
+    cpu_wait: float | None
+    """Threads that were ready to run and had no CPU, on average."""
+    gpu_busy: float | None
+    """Of the busiest device, by NVML."""
+
+    @property
+    def making(self) -> float:
+        """Share in which the thread that makes batches made them."""
+        return max(0.0, 1.0 - self.source_wait - self.room_wait)
+
+
+def window(history: Sequence[Snapshot]) -> Window | None:
+    """The last ``WINDOW_SECONDS`` of a rank without its warm-up; None if that is too little."""
+    seen = _of_one_process(history)
+    warm = [s for s in seen if s.batches > WARM_STEPS or s.steps.seconds >= WARM_SECONDS]
+    recent = [s for s in warm if s.at >= warm[-1].at - WINDOW_SECONDS]
+    if len(recent) < 2:
+        return None
+    first, last = recent[0], recent[-1]
+    seconds, steps = last.at - first.at, last.batches - first.batches
+    if seconds < LEAST_SECONDS or (steps < LEAST_STEPS and seconds < WARM_SECONDS):
+        return None
+    return _between(first, last, recent)
+
+
+def whole(history: Sequence[Snapshot]) -> Mapping[str, float]:
+    """The shares of all of the run up to the last snapshot; empty if it did not begin."""
+    return _shares(None, history[-1])
+
+
+def _of_one_process(history: Sequence[Snapshot]) -> list[Snapshot]:
+    """The snapshots of the process that told last: another one began its counts at 0."""
+    if not history:
+        return []
+    now = history[-1].job
+    return [s for s in history if (s.job.began, s.job.pid) == (now.began, now.pid)]
+
+
+def _between(first: Snapshot, last: Snapshot, all_: Sequence[Snapshot]) -> Window:
+    span = last.at - first.at
+    a, b = first.buffer, last.buffer
+    shares = _shares(first, last)
+    return Window(
+        first=first,
+        last=last,
+        seconds=span,
+        steps=last.batches - first.batches,
+        shares=shares,
+        starved=None if last.steps.starved is None else shares.get("starved"),
+        wait=_share(last.steps.wait - first.steps.wait, span),
+        pauses={
+            k: _share(v - first.steps.pauses.get(k, 0.0), span)
+            for k, v in last.steps.pauses.items()
+        },
+        rows=max(0, last.rows - first.rows) / span,
+        source_wait=_share(b.source_wait_seconds - a.source_wait_seconds, span),
+        room_wait=_share(b.room_wait_seconds - a.room_wait_seconds, span),
+        pools=_pools(first, last, all_),
+        stages={
+            k: max(0.0, s.busy_seconds - (first.stages[k].busy_seconds if k in first.stages else 0))
+            / span
+            for k, s in last.stages.items()
+        },
+        ready=fmean(s.buffer.ready_batches / max(s.buffer.prefetch, 1) for s in all_),
+        full=fmean(s.buffer.bytes_in_flight / max(s.buffer.max_bytes, 1) for s in all_),
+        unread=_mean(all_, lambda s: _sum([x.lag_fetched for x in s.splits.values()])),
+        behind=_sum([x.lag_records for x in last.splits.values()]),
+        arrived=_arrived(first, last, span),
+        gil=_mean(all_, lambda s: s.process.gil),
+        cpu=_rate(first.process.cpu_seconds, last.process.cpu_seconds, span),
+        cpu_wait=_rate(first.process.cpu_wait_seconds, last.process.cpu_wait_seconds, span),
+        gpu_busy=_mean(
+            all_, lambda s: max((g.busy for g in s.gpus if g.busy is not None), default=None)
+        ),
+    )
+
+
+def _shares(first: Snapshot | None, last: Snapshot) -> dict[str, float]:
+    """What the trainer's time went to. Parts that are unknown are part of ``compute``."""
+    before, now = (first.steps if first else None), last.steps
+    seconds = now.seconds - (before.seconds if before else 0.0)
+    if seconds <= 0:
+        return {}
+    parts: dict[str, float] = {}
+    for name in _PARTS:
+        value = getattr(now, name)
+        if value is not None and name != "compute":
+            since = getattr(before, name) if before else None
+            parts[name] = max(0.0, value - (since or 0.0)) / seconds
+    used = sum(parts.values())
+    if used > 1.0:  # told late: the parts are counted when the device came past them
+        parts = {name: value / used for name, value in parts.items()}
+    parts["compute"] = max(0.0, 1.0 - sum(parts.values()))
+    return {name: parts[name] for name in _PARTS if name in parts}
+
+
+def _pools(first: Snapshot, last: Snapshot, all_: Sequence[Snapshot]) -> dict[str, PoolIn]:
+    span, pools = last.at - first.at, {}
+    for name, pool in last.pools.items():
+        before = first.pools.get(name)
+        if before is not None and before.busy_seconds > pool.busy_seconds:
+            before = None  # of a session that ended
+        seen = [s.pools[name] for s in all_ if name in s.pools]
+        workers = fmean(p.workers for p in seen)
+        busy = pool.busy_seconds - (before.busy_seconds if before else 0.0)
+        cpu = None
+        if pool.cpu_seconds is not None and busy > 0:
+            cpu = _share(pool.cpu_seconds - ((before and before.cpu_seconds) or 0.0), busy)
+        pools[name] = PoolIn(
+            workers=workers,
+            busy=_share(busy, span * max(workers, 1.0)),
+            queued=fmean(p.queued_slices for p in seen),
+            cpu=cpu,
+            most=pool.most,
+        )
+    return pools
+
+
+def _arrived(first: Snapshot, last: Snapshot, span: float) -> float | None:
+    """By splits whose ends are known at both moments."""
+    ends = [
+        (first.splits[k].end, s.end)
+        for k, s in last.splits.items()
+        if k in first.splits and s.end is not None
+    ]
+    known = [b - a for a, b in ends if a is not None and b is not None]
+    return max(0, sum(known)) / span if known else None
+
+
+def _share(part: float, whole: float) -> float:
+    return min(max(part / whole, 0.0), 1.0) if whole > 0 else 0.0
+
+
+def _rate(before: float | None, now: float | None, span: float) -> float | None:
+    return None if before is None or now is None else max(0.0, now - before) / span
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    """None if there are none, or one of them is not known."""
+    known = [v for v in values if v is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _mean(all_: Sequence[Snapshot], of: Callable[[Snapshot], float | None]) -> float | None:
+    known = [v for s in all_ if (v := of(s)) is not None]
+    return fmean(known) if known else None
