@@ -27,6 +27,7 @@ from forebay.cpus import cpu_share
 from forebay.engine import PoolStats
 from forebay.nvml import GpuWatch
 from forebay.observe.lag import LagWatch
+from forebay.observe.memory import PssWatch
 from forebay.observe.process import process_seen
 from forebay.observe.snapshot import (
     BufferSeen,
@@ -117,6 +118,7 @@ class Monitor:
         self._gpus = GpuWatch(interval) if gpus else None
         self._lag = LagWatch()
         self._probe = LockProbe()
+        self._pss = PssWatch()
         self._history: deque[Snapshot] = deque(maxlen=max(2, int(KEPT_SECONDS / interval)))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forebay-observe", daemon=True)
@@ -201,7 +203,7 @@ class Monitor:
             ),
             decisions=tuple(loader.decisions()),
             reader=loader.reader_counts(),
-            process=process_seen(cpu_share(), self._probe.share()),
+            process=process_seen(cpu_share(), self._probe.share(), self._pss.look()),
             gpus=tuple(self._gpus.seen().values()) if self._gpus is not None else (),
             ended=ended,
         )

@@ -12,11 +12,12 @@ from forebay.observe.snapshot import ProcessSeen
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def process_seen(cpus: float | None, gil: float | None) -> ProcessSeen:
-    """This process now. Cheap: PSS is not read."""
+def process_seen(cpus: float | None, gil: float | None, pss: int | None = None) -> ProcessSeen:
+    """This process now. Cheap: ``pss`` is what ``PssWatch`` read last."""
     times = os.times()
     return ProcessSeen(
         rss_bytes=_rss(),
+        pss_bytes=pss,
         cpu_seconds=times.user + times.system,
         cpu_wait_seconds=_queued_seconds(),
         threads=_threads(),

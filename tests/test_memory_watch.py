@@ -1,0 +1,107 @@
+"""Memory of a trainer and its workers: counted once, its peak seen, its growth told from noise."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay.observe.memory import PssWatch, family, memory_of, memory_of_all
+
+MIB = 1 << 20
+HOLDER = "import sys; held = b'x' * ({mib} << 20); print('ready', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def holder() -> Iterator[Callable[[int], int]]:
+    """`holder(mib) -> pid`: a child process that holds so much memory."""
+    held: list[subprocess.Popen[bytes]] = []
+
+    def start(mib: int) -> int:
+        code = HOLDER.format(mib=mib)
+        held.append(
+            subprocess.Popen(
+                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        )
+        assert held[-1].stdout is not None
+        assert held[-1].stdout.readline() == b"ready\n"
+        return held[-1].pid
+
+    yield start
+    for process in held:
+        process.communicate()
+
+
+def test_children_are_counted_with_the_process_that_started_them(
+    holder: Callable[[int], int],
+) -> None:
+    before = memory_of_all(family(os.getpid()))
+    pid = holder(64)
+    after = memory_of_all(family(os.getpid()))
+    assert before is not None and after is not None
+    assert pid in family(os.getpid())
+    assert 60 * MIB < after.pss - before.pss < 140 * MIB
+
+
+def test_memory_that_a_fork_shares_is_counted_once() -> None:
+    held = mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    held.write(b"x" * len(held))
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        child, both = memory_of(pid), memory_of_all(family(os.getpid()))
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    assert child is not None and both is not None
+    assert child.rss - child.pss > 30 * MIB  # half of it belongs to the parent
+    assert both.rss - both.pss > 60 * MIB
+
+
+def test_memory_is_told_apart_by_kind(tmp_path: Path) -> None:
+    before = memory_of(os.getpid())
+    shared = mmap.mmap(-1, 32 * MIB)
+    shared.write(b"x" * len(shared))
+    file = tmp_path / "data"
+    file.write_bytes(b"x" * (16 * MIB))
+    with file.open("rb") as f:
+        mapped = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+        mapped.read()
+        after = memory_of(os.getpid())
+    assert before is not None and after is not None
+    assert after.shared - before.shared == pytest.approx(32 * MIB, abs=MIB)
+    assert after.file - before.file == pytest.approx(16 * MIB, abs=MIB)
+
+
+def test_a_process_that_is_gone_is_left_out() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert memory_of(gone.pid) is None
+    assert memory_of_all([gone.pid]) is None
+    assert memory_of_all([gone.pid, os.getpid()]) is not None
+
+
+def test_a_reading_that_takes_long_is_made_less_often() -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.5  # so long takes a reading
+        return now
+
+    watch = PssWatch(every=10.0, clock=clock)
+    first = watch.look()
+    held = b"x" * (64 * MIB)
+    now = 45.0
+    assert watch.look() == first
+    now = 52.0
+    assert first is not None and (watch.look() or 0) > first + len(held) // 2
