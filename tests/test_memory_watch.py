@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from forebay.diagnose.memory import MemoryWatch, grows, slope
 from forebay.observe.memory import PssWatch, family, memory_of, memory_of_all
 
 MIB = 1 << 20
@@ -105,3 +107,39 @@ def test_a_reading_that_takes_long_is_made_less_often() -> None:
     assert watch.look() == first
     now = 52.0
     assert first is not None and (watch.look() or 0) > first + len(held) // 2
+
+
+def test_the_peak_is_seen_and_of_what_kind_it_was() -> None:
+    with MemoryWatch(every=0.01) as watch:
+        held = mmap.mmap(-1, 64 * MIB)
+        held.write(b"x" * len(held))
+        seen = len(watch.samples())
+        while len(watch.samples()) < seen + 2:
+            time.sleep(0.01)
+        held.close()
+    peak, last = watch.peak(), watch.samples()[-1].memory
+    assert peak is not None
+    assert peak.shared - last.shared > 60 * MIB
+    assert peak.pss - last.pss > 60 * MIB
+
+
+def test_growth_is_told_from_noise_and_from_a_single_jump() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 5, 60)
+    minutes = np.arange(60) / 6
+    grown = slope(list(zip(minutes, 100 + 12 * minutes + noise, strict=True)))
+    assert grown is not None and grown.low < 12 < grown.high < 14
+    assert grows(list(zip(minutes, 100 + 12 * minutes + noise, strict=True)))
+    assert not grows(list(zip(minutes, 100 + noise, strict=True)))
+    assert not grows(list(zip(minutes, np.where(minutes < 5, 100, 400) + noise, strict=True)))
+
+
+def test_one_peak_does_not_look_like_growth() -> None:
+    points = [(x, 1000.0 if x == 17 else 10.0) for x in range(20)]
+    flat = slope(points)
+    assert flat is not None and flat.value == flat.low == flat.high == 0
+
+
+def test_of_a_few_looks_no_growth_is_told() -> None:
+    assert slope([(0, 1), (1, 2), (2, 3)]) is None
+    assert not grows([(0, 1), (1, 2), (2, 3)])
