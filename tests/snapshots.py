@@ -94,9 +94,16 @@ def busy(seconds: float = 10.0, **changes: Any) -> Snapshot:
             ),
         ),
         decisions=(decision(BEGAN + seconds),),
+        decided={"decode/up": 1, "decode/hold": 5},
         reader={"records": 2560.0 * seconds, "client_errors": 1.0},
         process=ProcessSeen(
-            rss_bytes=1 << 30, pss_bytes=1 << 29, cpu_seconds=seconds, threads=12, cpus=2.0, gil=0.3
+            rss_bytes=1 << 30,
+            pss_bytes=1 << 29,
+            cpu_seconds=seconds,
+            threads=12,
+            cpus=2.0,
+            gil=0.3,
+            cpu_wait_seconds=0.5 * seconds,
         ),
         gpus=(GpuSeen(uuid="GPU-a", busy=0.9, memory_used=1, memory_total=2, watts=300.0),),
         ranks=(rank(0, 0.1), rank(1, 0.6)),
@@ -136,7 +143,15 @@ def stage(rows: int, busy_seconds: float) -> StageStats:
 
 def pool(rows: int, busy_seconds: float, **changes: Any) -> PoolStats:
     """A pool of two workers."""
-    seen = PoolStats(workers=2, busy_seconds=busy_seconds, queued_slices=4, rows=rows, starting=1)
+    seen = PoolStats(
+        workers=2,
+        busy_seconds=busy_seconds,
+        cpu_seconds=busy_seconds / 2,
+        queued_slices=4,
+        rows=rows,
+        starting=1,
+        most=8,
+    )
     return replace(seen, **changes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from forebay.errors import ConfigError
@@ -81,6 +81,17 @@ class PoolStats:
     most: int | None = None
     replaced: int = 0
     """Workers that hung and were replaced."""
+
+    def and_then(self, later: PoolStats) -> PoolStats:
+        """The counts of two runs, one after the other; the workers are those of the later one."""
+        cpu, more = self.cpu_seconds, later.cpu_seconds
+        return replace(
+            later,
+            busy_seconds=self.busy_seconds + later.busy_seconds,
+            cpu_seconds=None if cpu is None or more is None else cpu + more,
+            rows=self.rows + later.rows,
+            replaced=self.replaced + later.replaced,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,6 +171,7 @@ class Loader(IterableDataset[Batch]):
             + (session.source_wait_seconds() if session else 0.0),
             room_wait_seconds=counts.past.room_wait_seconds
             + (session.prefetcher.waited_for_room_seconds if session else 0.0),
+            decided=self._decisions.counts(),
         )
 
     def splits(self) -> Mapping[str, SplitStats]:
@@ -219,7 +220,7 @@ class Loader(IterableDataset[Batch]):
     def pools(self) -> Mapping[str, PoolStats]:
         """The pools of workers by name; none before the first ``next()``. Any thread."""
         session = self._session
-        return {} if session is None else session.feed.pools()
+        return {} if session is None else self._counts.past.pools_with(session.feed.pools())
 
     def reader_counts(self) -> Mapping[str, float]:
         """What the source's reader counts of itself, by name; none before the start. Any thread."""
@@ -589,6 +590,7 @@ class _Past:
     def __init__(self) -> None:
         self.source_wait_seconds = self.room_wait_seconds = 0.0
         self.stages: Mapping[str, StageStats] = {}
+        self.pools: Mapping[str, PoolStats] = {}
         self.reader_counts: Mapping[str, float] = {}
         self.ends: Mapping[str, int] = {}
         self.fetched: Mapping[str, int] = {}
@@ -597,6 +599,7 @@ class _Past:
         """Add what a session counted; it is about to be closed."""
         feed = session.feed
         self.stages = self.stages_with(feed.stages())
+        self.pools = self.pools_with(feed.pools())
         self.fetched = feed.fetched()
         try:
             self.ends = feed.ends()
@@ -611,6 +614,10 @@ class _Past:
         """The stages of all sessions, ``now`` being those of the one that runs."""
         both = {k: self.stages[k].and_then(s) if k in self.stages else s for k, s in now.items()}
         return {**self.stages, **both}
+
+    def pools_with(self, now: Mapping[str, PoolStats]) -> dict[str, PoolStats]:
+        """The pools of ``now``, which count on from those of all sessions."""
+        return {k: self.pools[k].and_then(p) if k in self.pools else p for k, p in now.items()}
 
 
 def _added(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:

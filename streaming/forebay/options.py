@@ -144,6 +144,8 @@ class LoaderStats:
     """Time in which making batches waited for finished slices."""
     room_wait_seconds: float
     """Time in which it waited for the trainer to take a batch."""
+    decided: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """The autoscaler's decisions by pool and action: ``up``, ``down``, ``hold``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from forebay.autoscale.decision import Decision
@@ -43,10 +44,15 @@ class DecisionLog:
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._kept: tuple[Taken, ...] = ()
+        self._counts: dict[tuple[str, str], int] = {}
 
     def list(self) -> list[Taken]:
         """The last decisions, oldest first."""
         return list(self._kept)
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """All decisions so far, by pool and by what they were for: ``up``, ``down`` or ``hold``."""
+        return self._counts.copy()
 
     def add(self, at: float, before: int, d: Decision, *, applied: bool) -> None:
         """Remember a decision; one to hold for the same reason as before counts up that one."""
@@ -60,6 +66,8 @@ class DecisionLog:
             reason=d.reason,
             applied=applied,
         )
+        counted = (d.pool, _action(taken))
+        self._counts[counted] = self._counts.get(counted, 0) + 1
         kept = self._kept
         last = next((t for t in reversed(kept) if t.pool == d.pool), None)
         if last is not None and _same(last, taken):
@@ -71,6 +79,12 @@ class DecisionLog:
             _log.info("%s: %d to %d workers%s: %s", d.pool, before, d.workers, done, d.reason)
         elif taken.times == 1:
             _log.debug("%s: %d workers, %s", d.pool, before, d.reason)
+
+
+def _action(taken: Taken) -> str:
+    if taken.holds:
+        return "hold"
+    return "up" if taken.workers > taken.before else "down"
 
 
 def _same(a: Taken, b: Taken) -> bool:

@@ -202,6 +202,7 @@ class Monitor:
                 last=tuple(letters),
             ),
             decisions=tuple(loader.decisions()),
+            decided={f"{pool}/{action}": n for (pool, action), n in stats.decided.items()},
             reader=loader.reader_counts(),
             process=process_seen(cpu_share(), self._probe.share(), self._pss.look()),
             gpus=tuple(self._gpus.seen().values()) if self._gpus is not None else (),

@@ -159,6 +159,8 @@ class Snapshot:
     letters: LettersSeen = LettersSeen()
     decisions: tuple[Taken, ...] = ()
     """The autoscaler's last ones, oldest first."""
+    decided: Mapping[str, int] = field(default_factory=dict)
+    """Its decisions so far by ``pool/action``, the action being ``up``, ``down`` or ``hold``."""
     reader: Mapping[str, float] = field(default_factory=dict)
     """What the source counts of itself, by name: rebalances, bytes, rows left out."""
     process: ProcessSeen = ProcessSeen()

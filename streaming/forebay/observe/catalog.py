@@ -1,0 +1,471 @@
+"""Every metric: its name, what it says, and how it is read from snapshots.
+
+Prometheus, OTLP and the table in ``docs/metrics.md`` are made of this one list. The names follow
+Prometheus' rules: base units, the unit last, ``_total`` behind counters alone. A value that is not
+known is None and makes no sample; labels come from what a pipeline is made of, never from records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from forebay.engine import PoolStats, StageStats
+from forebay.histogram import Histogram
+from forebay.nvml import GpuSeen
+from forebay.observe.snapshot import RankSeen, Snapshot, SplitSeen
+
+PREFIX = "forebay_"
+COMMON_LABELS = ("run", "rank")
+"""On every sample. Not ``job``, which Prometheus itself puts on all that it scrapes."""
+RATIO_SECONDS = 60.0
+"""Ratios are of the last so many seconds, or of as many as a job has run."""
+PARTS = ("starved", "copy", "compute", "communication", "other")
+STATES = ("OK", "BEHIND", "STALLED", "STOPPED")
+MOST_PAUSES = 20
+"""Names of pauses are the training function's: beyond so many they count as ``other``."""
+_UNITS = ("seconds", "bytes", "ratio", "watts", "celsius")
+
+Kind: TypeAlias = Literal["gauge", "counter", "histogram", "info"]
+History: TypeAlias = Sequence[Snapshot]
+"""Snapshots of one rank, oldest first, at least one. The last is what is told; those before it are
+what a ratio is a difference to."""
+Value: TypeAlias = "float | Histogram | None"
+Reading: TypeAlias = "tuple[tuple[str, ...], Value]"
+"""The values of a metric's own labels, and what was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric, of one rank."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    read: Callable[[History], Iterable[Reading]]
+    per_split: bool = False
+    """Whether there is a series of it, or more, for each split."""
+
+    @property
+    def unit(self) -> str:
+        """As it ends the name; empty for plain numbers."""
+        last = self.name.removesuffix("_total").rpartition("_")[2]
+        return last if last in _UNITS else ""
+
+
+def metrics_of(history: History) -> tuple[Metric, ...]:
+    """Those of the list, and those of the counts that this rank's source names itself."""
+    return (*METRICS, *_of_reader(history[-1].reader))
+
+
+def _gauge(name: str, text: str, of: Callable[[Snapshot], float | None]) -> Metric:
+    return _each("gauge", name, text, (), lambda s: [((), of(s))])
+
+
+def _counter(name: str, text: str, of: Callable[[Snapshot], float | None]) -> Metric:
+    return _each("counter", name, text, (), lambda s: [((), of(s))])
+
+
+def _histogram(name: str, text: str, of: Callable[[Snapshot], Histogram]) -> Metric:
+    return _each("histogram", name, text, (), lambda s: [((), of(s))])
+
+
+def _each(
+    kind: Kind,
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    of: Callable[[Snapshot], Iterable[Reading]],
+) -> Metric:
+    return Metric(name=PREFIX + name, kind=kind, help=text, labels=labels, read=lambda h: of(h[-1]))
+
+
+def _split(name: str, text: str, of: Callable[[SplitSeen], float | None]) -> Metric:
+    return Metric(
+        name=PREFIX + name,
+        kind="gauge",
+        help=text,
+        labels=("source", "split"),
+        read=lambda h: [((s.source, k), of(s)) for k, s in h[-1].splits.items()],
+        per_split=True,
+    )
+
+
+def _source(name: str, text: str, of: Callable[[list[SplitSeen]], float | None]) -> Metric:
+    return _each("gauge", name, text, ("source",), lambda s: _by_source(s, of))
+
+
+def _stage(name: str, text: str, of: Callable[[StageStats], float]) -> Metric:
+    read: Callable[[Snapshot], Iterable[Reading]]
+    read = lambda s: [((k,), of(v)) for k, v in s.stages.items()]  # noqa: E731
+    return _each("counter", name, text, ("stage",), read)
+
+
+def _pool(kind: Kind, name: str, text: str, of: Callable[[PoolStats], float | None]) -> Metric:
+    return _each(kind, name, text, ("pool",), lambda s: [((k,), of(v)) for k, v in s.pools.items()])
+
+
+def _gpu(name: str, text: str, of: Callable[[GpuSeen], float | None]) -> Metric:
+    return _each("gauge", name, text, ("gpu",), lambda s: [((g.uuid,), of(g)) for g in s.gpus])
+
+
+def _by_source(s: Snapshot, of: Callable[[list[SplitSeen]], float | None]) -> Iterator[Reading]:
+    sources: dict[str, list[SplitSeen]] = {}
+    for seen in s.splits.values():
+        sources.setdefault(seen.source, []).append(seen)
+    return (((source,), of(seen)) for source, seen in sources.items())
+
+
+def _records_behind(splits: list[SplitSeen]) -> float | None:
+    """Of the splits that are known: a split too few is no lag of 0, it is one that is missing."""
+    known = [s.lag_records for s in splits if s.lag_records is not None]
+    return sum(known) if known else None
+
+
+def _seconds_behind(splits: list[SplitSeen]) -> float | None:
+    return max((s.lag_seconds for s in splits if s.lag_seconds is not None), default=None)
+
+
+def _splits_in_state(s: Snapshot) -> Iterator[Reading]:
+    sources = {x.source: dict.fromkeys(STATES, 0) for x in s.splits.values() if x.state}
+    for seen in s.splits.values():
+        if seen.state is not None:
+            sources[seen.source][seen.state] += 1
+    for source, counts in sources.items():
+        for state, number in counts.items():
+            yield (source, state), number
+
+
+def _state(history: History) -> Iterator[Reading]:
+    for name, seen in history[-1].splits.items():
+        for state in STATES if seen.state is not None else ():
+            yield (seen.source, name, state), float(seen.state == state)
+
+
+def _starvation(history: History) -> Iterator[Reading]:
+    """Of the newest seconds. Nothing of a job that does not train, and before its first step."""
+    now, before = history[-1], _recent(history)[0]
+    starved, earlier = now.steps.starved, before.steps.starved
+    seconds = now.steps.seconds - before.steps.seconds
+    if now.job.has_trainer and starved is not None and earlier is not None and seconds > 0:
+        yield (), min(max((starved - earlier) / seconds, 0.0), 1.0)
+
+
+def _without_cpu(history: History) -> Iterator[Reading]:
+    now, before = history[-1], _recent(history)[0]
+    waited, earlier = now.process.cpu_wait_seconds, before.process.cpu_wait_seconds
+    if waited is not None and earlier is not None and now.at > before.at:
+        # Threads that ended take their part with them.
+        yield (), max(waited - earlier, 0.0) / (now.at - before.at)
+
+
+def _step_time(history: History) -> Iterator[Reading]:
+    """Never less than it was: what a device did is known late, and moves from part to part."""
+    steps = [s.steps for s in _of_run(history)]
+    for part in PARTS:
+        if getattr(steps[-1], part) is not None:
+            yield (part,), max(v for s in steps if (v := getattr(s, part)) is not None)
+
+
+def _recent(history: History) -> list[Snapshot]:
+    return [s for s in _of_run(history) if s.at >= history[-1].at - RATIO_SECONDS]
+
+
+def _of_run(history: History) -> list[Snapshot]:
+    job = history[-1].job
+    return [s for s in history if (s.job.began, s.job.pid) == (job.began, job.pid)]
+
+
+def _pauses(s: Snapshot) -> Iterator[Reading]:
+    named = list(s.steps.pauses.items())
+    yield from (((name,), seconds) for name, seconds in named[:MOST_PAUSES])
+    if len(named) > MOST_PAUSES:
+        yield ("other",), sum(seconds for _, seconds in named[MOST_PAUSES:])
+
+
+def _workers(s: Snapshot) -> Iterator[Reading]:
+    for name, pool in s.pools.items():
+        yield (name, "running"), pool.workers
+        yield (name, "starting"), pool.starting
+
+
+def _limits(s: Snapshot) -> Iterator[Reading]:
+    for name, pool in s.pools.items():
+        yield (name, "least"), pool.least
+        yield (name, "most"), pool.most
+
+
+def _letters(s: Snapshot) -> Iterator[Reading]:
+    for reason, number in s.letters.by_reason.items():
+        stage, _, kind = reason.rpartition("/")
+        yield (stage, kind), number
+
+
+def _decided(s: Snapshot) -> Iterator[Reading]:
+    for decision, number in s.decided.items():
+        pool, _, action = decision.rpartition("/")
+        yield (pool, action), number
+
+
+def _wanted(s: Snapshot) -> Iterator[Reading]:
+    return (((pool,), n) for pool, n in {d.pool: d.workers for d in s.decisions}.items())
+
+
+def _ranks(s: Snapshot) -> Iterator[Reading]:
+    """From rank 0 alone: were each to tell of all, their number would be squared."""
+    heard: Iterable[RankSeen] = s.ranks if s.job.rank == 0 else ()
+    for r in heard:
+        for part in PARTS:
+            yield (str(r.rank), part), getattr(r, part)
+
+
+def _of_reader(counts: Mapping[str, float]) -> list[Metric]:
+    """A source names its counts itself: ``bytes`` becomes ``forebay_reader_bytes_total``."""
+    names: dict[str, list[str]] = {}
+    for name in counts:
+        plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").removesuffix("_total")
+        names.setdefault(plain, []).append(name)
+    return [
+        _counter(
+            f"reader_{plain}_total",
+            f"Counted by the source's reader: {plain.replace('_', ' ')}.",
+            lambda s, same=tuple(same): sum(s.reader[k] for k in same if k in s.reader),  # type: ignore[misc]
+        )
+        for plain, same in names.items()
+    ]
+
+
+METRICS: tuple[Metric, ...] = (
+    # The run
+    _each(
+        "info",
+        "job_info",
+        "Which process this is; always 1.",
+        ("host", "topology", "engine", "version"),
+        lambda s: [((s.job.host, s.job.topology or "", s.job.engine, s.job.version), 1.0)],
+    ),
+    _gauge(
+        "job_running", "1 while it runs, 0 once it has ended.", lambda s: float(s.ended is None)
+    ),
+    _gauge(
+        "job_start_time_seconds", "When the process began, by the clock.", lambda s: s.job.began
+    ),
+    _gauge("snapshot_timestamp_seconds", "When all this was read, by the clock.", lambda s: s.at),
+    # What the trainer was given
+    _counter("batches_total", "Batches given to the trainer.", lambda s: s.batches),
+    _counter("rows_total", "Rows given to the trainer.", lambda s: s.rows),
+    _counter("passes_total", "Passes over a bounded source that were ended.", lambda s: s.passes),
+    # Where its time went
+    Metric(
+        name=PREFIX + "starvation_ratio",
+        kind="gauge",
+        help="Share of the trainer's time in which the device idled for want of a batch; of the "
+        f"last {RATIO_SECONDS:.0f} seconds.",
+        read=_starvation,
+    ),
+    Metric(
+        name=PREFIX + "step_time_seconds_total",
+        kind="counter",
+        help="Where the trainer's time went. A part that is not known is in part=compute.",
+        labels=("part",),
+        read=_step_time,
+    ),
+    _each(
+        "counter",
+        "pause_seconds_total",
+        "Time in named pauses of training (checkpoints, evaluation); it is in part=other, too.",
+        ("pause",),
+        _pauses,
+    ),
+    _counter(
+        "batch_wait_seconds_total",
+        "Time the trainer's thread waited for batches. More than starved where it runs ahead of "
+        "the device.",
+        lambda s: s.steps.wait,
+    ),
+    _histogram("batch_wait_duration_seconds", "Each wait for a batch.", lambda s: s.wait_seconds),
+    _histogram("step_seconds", "Whole steps, from batch to batch.", lambda s: s.step_seconds),
+    _histogram(
+        "freshness_seconds",
+        "From each row's event time to the moment its batch was given to the trainer.",
+        lambda s: s.freshness,
+    ),
+    # Lag, by source
+    _source(
+        "source_lag_records",
+        "Offsets up to the ends that were not given to the trainer; of all splits together.",
+        _records_behind,
+    ),
+    _source(
+        "source_lag_seconds",
+        "How long the oldest record that was not given has been there; of the split behind most.",
+        _seconds_behind,
+    ),
+    _each(
+        "gauge",
+        "splits",
+        "Splits by what their lag does.",
+        ("source", "state"),
+        _splits_in_state,
+    ),
+    # Lag, by split
+    _split(
+        "lag_records", "Offsets up to the end not given to the trainer.", lambda s: s.lag_records
+    ),
+    _split("lag_fetched_records", "Offsets up to the end not read yet.", lambda s: s.lag_fetched),
+    _split(
+        "lag_checkpointed_records",
+        "Offsets up to the end that the last state taken does not cover.",
+        lambda s: s.lag_checkpointed,
+    ),
+    _split(
+        "lag_seconds",
+        "How long the oldest record that was not given has been there.",
+        lambda s: s.lag_seconds,
+    ),
+    Metric(
+        name=PREFIX + "split_state",
+        kind="gauge",
+        help="1 for the state that the split is in, 0 for the others.",
+        labels=("source", "split", "state"),
+        read=_state,
+        per_split=True,
+    ),
+    # Stages and the workers that run them
+    _stage(
+        "stage_busy_seconds_total",
+        "Time workers spent in the stage, of all of them together.",
+        lambda s: s.busy_seconds,
+    ),
+    _each(
+        "counter",
+        "stage_rows_total",
+        "Rows that went into the stage and came out of it.",
+        ("stage", "direction"),
+        lambda s: [
+            ((name, direction), rows)
+            for name, x in s.stages.items()
+            for direction, rows in (("in", x.rows_in), ("out", x.rows_out))
+        ],
+    ),
+    _stage("stage_failed_rows_total", "Rows that the stage could not do.", lambda s: s.failed),
+    _stage("stage_slices_total", "Slices that the stage did.", lambda s: s.slices),
+    _each(
+        "gauge",
+        "workers",
+        "Workers of the pool; starting are those that were asked for and do no work yet.",
+        ("pool", "state"),
+        _workers,
+    ),
+    _each("gauge", "workers_limit", "Bounds of the pool's size.", ("pool", "bound"), _limits),
+    _pool(
+        "counter",
+        "workers_replaced_total",
+        "Workers that hung and were replaced.",
+        lambda p: p.replaced,
+    ),
+    _pool("gauge", "pool_queued_slices", "Slices without a worker yet.", lambda p: p.queued_slices),
+    _pool(
+        "counter",
+        "pool_busy_seconds_total",
+        "Time workers worked, of all of them together, work under way included.",
+        lambda p: p.busy_seconds,
+    ),
+    _pool(
+        "counter",
+        "pool_cpu_seconds_total",
+        "CPU time of the pool's finished work.",
+        lambda p: p.cpu_seconds,
+    ),
+    # Dead letters
+    _counter(
+        "dead_rows_total",
+        "Rows that became dead letters. There from the start, so that a rate sees the first.",
+        lambda s: s.letters.total,
+    ),
+    _each(
+        "counter",
+        "dead_letters_total",
+        "Dead letters by stage and kind: the name of the exception.",
+        ("stage", "kind"),
+        _letters,
+    ),
+    # Buffers
+    _gauge(
+        "buffer_bytes", "Bytes in flight, source to trainer.", lambda s: s.buffer.bytes_in_flight
+    ),
+    _gauge("buffer_limit_bytes", "Their bound.", lambda s: s.buffer.max_bytes),
+    _gauge("ready_batches", "Batches that lie ready.", lambda s: s.buffer.ready_batches),
+    _gauge("ready_batches_limit", "How many may.", lambda s: s.buffer.prefetch),
+    _each(
+        "counter",
+        "buffer_wait_seconds_total",
+        "Time in which making batches waited: for=source, for finished slices; for=room, for the "
+        "trainer to take one.",
+        ("for",),
+        lambda s: [
+            (("source",), s.buffer.source_wait_seconds),
+            (("room",), s.buffer.room_wait_seconds),
+        ],
+    ),
+    # Autoscaler
+    _each(
+        "counter",
+        "autoscaler_decisions_total",
+        "Decisions, those to hold and those of a dry run included.",
+        ("pool", "action"),
+        _decided,
+    ),
+    _each(
+        "gauge", "autoscaler_wanted_workers", "What the last decision was for.", ("pool",), _wanted
+    ),
+    # The process
+    _gauge(
+        "process_resident_memory_bytes",
+        "The trainer's resident memory.",
+        lambda s: s.process.rss_bytes,
+    ),
+    _gauge(
+        "process_pss_bytes",
+        "Memory of the trainer and its children, what they share counted once.",
+        lambda s: s.process.pss_bytes,
+    ),
+    _counter(
+        "process_cpu_seconds_total", "CPU time of all threads.", lambda s: s.process.cpu_seconds
+    ),
+    Metric(
+        name=PREFIX + "process_threads_without_cpu",
+        kind="gauge",
+        help="Threads that were ready to run and had no CPU, on average; of the last "
+        f"{RATIO_SECONDS:.0f} seconds.",
+        read=_without_cpu,
+    ),
+    _gauge("process_threads", "Threads of the trainer.", lambda s: s.process.threads),
+    _gauge("process_cpus", "CPUs that it may use.", lambda s: s.process.cpus),
+    _gauge(
+        "process_gil_ratio",
+        "Share of the last snapshot's time in which the interpreter's lock was taken.",
+        lambda s: s.process.gil,
+    ),
+    # GPUs
+    _gpu(
+        "gpu_busy_ratio",
+        "NVML's utilization.gpu: share of its last sample period in which any kernel ran, however "
+        "little of the device it used. Not how busy the device is.",
+        lambda g: g.busy,
+    ),
+    _gpu("gpu_memory_used_bytes", "Memory in use, by all processes.", lambda g: g.memory_used),
+    _gpu("gpu_memory_size_bytes", "Memory of the device.", lambda g: g.memory_total),
+    _gpu("gpu_power_watts", "Power drawn, as NVML averages it.", lambda g: g.watts),
+    # Ranks
+    _each(
+        "gauge",
+        "peer_time_ratio",
+        "What each rank told of its time at the last exchange; told by rank 0 for all.",
+        ("peer", "part"),
+        _ranks,
+    ),
+)
