@@ -14,8 +14,9 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parsed_text
 from tests.snapshots import JOB, busy, idle, pool, split
 
-from forebay.observe.catalog import METRICS, MOST_PAUSES
+from forebay.observe.catalog import METRICS
 from forebay.observe.prometheus import Histories, SnapshotCollector, exposition
+from forebay.observe.readings import MOST_PAUSES
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 

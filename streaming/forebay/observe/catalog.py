@@ -8,33 +8,23 @@ known is None and makes no sample; labels come from what a pipeline is made of, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from forebay.engine import PoolStats, StageStats
 from forebay.histogram import Histogram
 from forebay.nvml import GpuSeen
-from forebay.observe.snapshot import RankSeen, Snapshot, SplitSeen
+from forebay.observe import readings
+from forebay.observe.readings import RATIO_SECONDS, History, Reading
+from forebay.observe.snapshot import Snapshot, SplitSeen
 
 PREFIX = "forebay_"
 COMMON_LABELS = ("run", "rank")
 """On every sample. Not ``job``, which Prometheus itself puts on all that it scrapes."""
-RATIO_SECONDS = 60.0
-"""Ratios are of the last so many seconds, or of as many as a job has run."""
-PARTS = ("starved", "copy", "compute", "communication", "other")
-STATES = ("OK", "BEHIND", "STALLED", "STOPPED")
-MOST_PAUSES = 20
-"""Names of pauses are the training function's: beyond so many they count as ``other``."""
 _UNITS = ("seconds", "bytes", "ratio", "watts", "celsius")
 
 Kind: TypeAlias = Literal["gauge", "counter", "histogram", "info"]
-History: TypeAlias = Sequence[Snapshot]
-"""Snapshots of one rank, oldest first, at least one. The last is what is told; those before it are
-what a ratio is a difference to."""
-Value: TypeAlias = "float | Histogram | None"
-Reading: TypeAlias = "tuple[tuple[str, ...], Value]"
-"""The values of a metric's own labels, and what was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +85,7 @@ def _split(name: str, text: str, of: Callable[[SplitSeen], float | None]) -> Met
 
 
 def _source(name: str, text: str, of: Callable[[list[SplitSeen]], float | None]) -> Metric:
-    return _each("gauge", name, text, ("source",), lambda s: _by_source(s, of))
+    return _each("gauge", name, text, ("source",), lambda s: readings.by_source(s, of))
 
 
 def _stage(name: str, text: str, of: Callable[[StageStats], float]) -> Metric:
@@ -110,116 +100,6 @@ def _pool(kind: Kind, name: str, text: str, of: Callable[[PoolStats], float | No
 
 def _gpu(name: str, text: str, of: Callable[[GpuSeen], float | None]) -> Metric:
     return _each("gauge", name, text, ("gpu",), lambda s: [((g.uuid,), of(g)) for g in s.gpus])
-
-
-def _by_source(s: Snapshot, of: Callable[[list[SplitSeen]], float | None]) -> Iterator[Reading]:
-    sources: dict[str, list[SplitSeen]] = {}
-    for seen in s.splits.values():
-        sources.setdefault(seen.source, []).append(seen)
-    return (((source,), of(seen)) for source, seen in sources.items())
-
-
-def _records_behind(splits: list[SplitSeen]) -> float | None:
-    """Of the splits that are known: a split too few is no lag of 0, it is one that is missing."""
-    known = [s.lag_records for s in splits if s.lag_records is not None]
-    return sum(known) if known else None
-
-
-def _seconds_behind(splits: list[SplitSeen]) -> float | None:
-    return max((s.lag_seconds for s in splits if s.lag_seconds is not None), default=None)
-
-
-def _splits_in_state(s: Snapshot) -> Iterator[Reading]:
-    sources = {x.source: dict.fromkeys(STATES, 0) for x in s.splits.values() if x.state}
-    for seen in s.splits.values():
-        if seen.state is not None:
-            sources[seen.source][seen.state] += 1
-    for source, counts in sources.items():
-        for state, number in counts.items():
-            yield (source, state), number
-
-
-def _state(history: History) -> Iterator[Reading]:
-    for name, seen in history[-1].splits.items():
-        for state in STATES if seen.state is not None else ():
-            yield (seen.source, name, state), float(seen.state == state)
-
-
-def _starvation(history: History) -> Iterator[Reading]:
-    """Of the newest seconds. Nothing of a job that does not train, and before its first step."""
-    now, before = history[-1], _recent(history)[0]
-    starved, earlier = now.steps.starved, before.steps.starved
-    seconds = now.steps.seconds - before.steps.seconds
-    if now.job.has_trainer and starved is not None and earlier is not None and seconds > 0:
-        yield (), min(max((starved - earlier) / seconds, 0.0), 1.0)
-
-
-def _without_cpu(history: History) -> Iterator[Reading]:
-    now, before = history[-1], _recent(history)[0]
-    waited, earlier = now.process.cpu_wait_seconds, before.process.cpu_wait_seconds
-    if waited is not None and earlier is not None and now.at > before.at:
-        # Threads that ended take their part with them.
-        yield (), max(waited - earlier, 0.0) / (now.at - before.at)
-
-
-def _step_time(history: History) -> Iterator[Reading]:
-    """Never less than it was: what a device did is known late, and moves from part to part."""
-    steps = [s.steps for s in _of_run(history)]
-    for part in PARTS:
-        if getattr(steps[-1], part) is not None:
-            yield (part,), max(v for s in steps if (v := getattr(s, part)) is not None)
-
-
-def _recent(history: History) -> list[Snapshot]:
-    return [s for s in _of_run(history) if s.at >= history[-1].at - RATIO_SECONDS]
-
-
-def _of_run(history: History) -> list[Snapshot]:
-    job = history[-1].job
-    return [s for s in history if (s.job.began, s.job.pid) == (job.began, job.pid)]
-
-
-def _pauses(s: Snapshot) -> Iterator[Reading]:
-    named = list(s.steps.pauses.items())
-    yield from (((name,), seconds) for name, seconds in named[:MOST_PAUSES])
-    if len(named) > MOST_PAUSES:
-        yield ("other",), sum(seconds for _, seconds in named[MOST_PAUSES:])
-
-
-def _workers(s: Snapshot) -> Iterator[Reading]:
-    for name, pool in s.pools.items():
-        yield (name, "running"), pool.workers
-        yield (name, "starting"), pool.starting
-
-
-def _limits(s: Snapshot) -> Iterator[Reading]:
-    for name, pool in s.pools.items():
-        yield (name, "least"), pool.least
-        yield (name, "most"), pool.most
-
-
-def _letters(s: Snapshot) -> Iterator[Reading]:
-    for reason, number in s.letters.by_reason.items():
-        stage, _, kind = reason.rpartition("/")
-        yield (stage, kind), number
-
-
-def _decided(s: Snapshot) -> Iterator[Reading]:
-    for decision, number in s.decided.items():
-        pool, _, action = decision.rpartition("/")
-        yield (pool, action), number
-
-
-def _wanted(s: Snapshot) -> Iterator[Reading]:
-    return (((pool,), n) for pool, n in {d.pool: d.workers for d in s.decisions}.items())
-
-
-def _ranks(s: Snapshot) -> Iterator[Reading]:
-    """From rank 0 alone: were each to tell of all, their number would be squared."""
-    heard: Iterable[RankSeen] = s.ranks if s.job.rank == 0 else ()
-    for r in heard:
-        for part in PARTS:
-            yield (str(r.rank), part), getattr(r, part)
 
 
 def _of_reader(counts: Mapping[str, float]) -> list[Metric]:
@@ -264,21 +144,21 @@ METRICS: tuple[Metric, ...] = (
         kind="gauge",
         help="Share of the trainer's time in which the device idled for want of a batch; of the "
         f"last {RATIO_SECONDS:.0f} seconds.",
-        read=_starvation,
+        read=readings.starvation,
     ),
     Metric(
         name=PREFIX + "step_time_seconds_total",
         kind="counter",
         help="Where the trainer's time went. A part that is not known is in part=compute.",
         labels=("part",),
-        read=_step_time,
+        read=readings.step_time,
     ),
     _each(
         "counter",
         "pause_seconds_total",
         "Time in named pauses of training (checkpoints, evaluation); it is in part=other, too.",
         ("pause",),
-        _pauses,
+        readings.pauses,
     ),
     _counter(
         "batch_wait_seconds_total",
@@ -297,19 +177,19 @@ METRICS: tuple[Metric, ...] = (
     _source(
         "source_lag_records",
         "Offsets up to the ends that were not given to the trainer; of all splits together.",
-        _records_behind,
+        readings.records_behind,
     ),
     _source(
         "source_lag_seconds",
         "How long the oldest record that was not given has been there; of the split behind most.",
-        _seconds_behind,
+        readings.seconds_behind,
     ),
     _each(
         "gauge",
         "splits",
         "Splits by what their lag does.",
         ("source", "state"),
-        _splits_in_state,
+        readings.splits_in_state,
     ),
     # Lag, by split
     _split(
@@ -331,7 +211,7 @@ METRICS: tuple[Metric, ...] = (
         kind="gauge",
         help="1 for the state that the split is in, 0 for the others.",
         labels=("source", "split", "state"),
-        read=_state,
+        read=readings.split_states,
         per_split=True,
     ),
     # Stages and the workers that run them
@@ -358,9 +238,11 @@ METRICS: tuple[Metric, ...] = (
         "workers",
         "Workers of the pool; starting are those that were asked for and do no work yet.",
         ("pool", "state"),
-        _workers,
+        readings.workers,
     ),
-    _each("gauge", "workers_limit", "Bounds of the pool's size.", ("pool", "bound"), _limits),
+    _each(
+        "gauge", "workers_limit", "Bounds of the pool's size.", ("pool", "bound"), readings.limits
+    ),
     _pool(
         "counter",
         "workers_replaced_total",
@@ -391,7 +273,7 @@ METRICS: tuple[Metric, ...] = (
         "dead_letters_total",
         "Dead letters by stage and kind: the name of the exception.",
         ("stage", "kind"),
-        _letters,
+        readings.letters,
     ),
     # Buffers
     _gauge(
@@ -417,10 +299,14 @@ METRICS: tuple[Metric, ...] = (
         "autoscaler_decisions_total",
         "Decisions, those to hold and those of a dry run included.",
         ("pool", "action"),
-        _decided,
+        readings.decided,
     ),
     _each(
-        "gauge", "autoscaler_wanted_workers", "What the last decision was for.", ("pool",), _wanted
+        "gauge",
+        "autoscaler_wanted_workers",
+        "What the last decision was for.",
+        ("pool",),
+        readings.wanted,
     ),
     # The process
     _gauge(
@@ -441,7 +327,7 @@ METRICS: tuple[Metric, ...] = (
         kind="gauge",
         help="Threads that were ready to run and had no CPU, on average; of the last "
         f"{RATIO_SECONDS:.0f} seconds.",
-        read=_without_cpu,
+        read=readings.without_cpu,
     ),
     _gauge("process_threads", "Threads of the trainer.", lambda s: s.process.threads),
     _gauge("process_cpus", "CPUs that it may use.", lambda s: s.process.cpus),
@@ -466,6 +352,6 @@ METRICS: tuple[Metric, ...] = (
         "peer_time_ratio",
         "What each rank told of its time at the last exchange; told by rank 0 for all.",
         ("peer", "part"),
-        _ranks,
+        readings.ranks,
     ),
 )

@@ -23,7 +23,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from forebay.histogram import Histogram
-from forebay.observe.catalog import COMMON_LABELS, History, Metric, Reading, metrics_of
+from forebay.observe.catalog import COMMON_LABELS, Metric, metrics_of
+from forebay.observe.readings import History, Reading
 
 MOST_SPLITS = 1000
 """A rank with more splits tells of each source, not of each split."""
