@@ -183,6 +183,7 @@ class Loader(IterableDataset[Batch]):
             name: SplitStats(
                 delivered=p.offset,
                 pending=_pending(p),
+                low=p.low,
                 end=ends.get(name),
                 fetched=fetched.get(name),
                 saved=saved[name].offset if name in saved else None,

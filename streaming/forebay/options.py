@@ -156,6 +156,8 @@ class SplitStats:
     """All before it were given to the trainer, less ``pending``."""
     pending: int = 0
     """Offsets before ``delivered`` that were overtaken and not given yet."""
+    low: int | None = None
+    """The oldest offset that was not given; None: ``delivered``."""
     end: int | None = None
     fetched: int | None = None
     """All before it were read from the source."""

@@ -185,7 +185,7 @@ class Monitor:
             wait_seconds=stats.wait_durations,
             freshness=stats.freshness,
             passes=stats.passes,
-            splits=self._lag.look(now, loader.splits(), stats.batches),
+            splits=self._lag.look(now, loader.splits(), stats.batches, stats.wait_seconds),
             stages=stats.stages,
             pools=loader.pools(),
             buffer=BufferSeen(
