@@ -1,0 +1,94 @@
+// The tiles, and the cards below the charts: ranks, scaling, dead letters, process and devices.
+
+import { byId, el, refill, say } from "./dom.js";
+import { bytes, clock, count, percent, plural, rate, seconds, UNKNOWN } from "./format.js";
+import { PART_NAMES, PARTS } from "./verdict.js";
+
+const SHOWN = 12;
+
+export function showTiles(rank) {
+  const now = rank.now;
+  const tiles = [
+    ["rows/s", rate(now.rows), `${count(rank.rows)} in all`],
+    ["starved", percent(now.starved), rank.trainer.there ? (rank.trainer.on_device ? "device time" : "host time") : "no trainer"],
+    ["lag", count(now.lag_records), "records"],
+    ["behind", seconds(now.lag_seconds), "oldest record"],
+    ["freshness", seconds(now.fresh_p95), `p95; median ${seconds(now.fresh_p50)}`],
+    ["dead letters", count(rank.letters.total), now.letters === null ? UNKNOWN : `${rate(now.letters)} /s`],
+  ];
+  refill(byId("tiles"), tiles.map(([name, value, more]) =>
+    el("div", { class: "tile" }, el("dt", {}, name), el("dd", { class: "big" }, value), el("dd", { class: "facts" }, more))));
+}
+
+export function showRanks(picture, rank) {
+  const told = rank.ranks.length > 0 ? rank.ranks.map(fromPeer) : picture.ranks.map(fromPicture);
+  const worst = Math.max(...told.map((r) => r.starved ?? 0));
+  const head = el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Rank"),
+    ...PARTS.map((part) => el("th", { scope: "col", class: "figure", title: PART_NAMES[part] }, part)), el("th", { scope: "col" }, "")));
+  const body = el("tbody", {}, ...told.map((r) => {
+    const starves = told.length > 1 && r.starved !== null && r.starved === worst && worst > 0.05;
+    return el("tr", { "data-starved": starves ? "" : null },
+      el("th", { scope: "row" }, r.name),
+      ...PARTS.map((part) => el("td", { class: "figure" }, percent(r[part]))),
+      el("td", {}, starves ? "starves" : ""));
+  }));
+  refill(byId("ranks"), [el("caption", {}, "Shares of each rank's time"), head, body]);
+}
+
+const fromPeer = (r) => ({ ...r, name: String(r.rank) });
+const fromPicture = (r) => ({ ...r.now, name: r.key });
+
+export function changes(rank) {
+  return rank.decisions.filter((d) => d.workers !== d.before);
+}
+
+export function decisionWords(d) {
+  const done = d.applied ? "" : " (dry run)";
+  return `${d.pool}: ${count(d.before)} to ${count(d.workers)} workers${done}`;
+}
+
+export function showDecisions(rank) {
+  const newest = rank.decisions.slice(-SHOWN).reverse();
+  const items = newest.map((d) => {
+    const holds = d.workers === d.before;
+    const what = holds ? `${d.pool}: holds ${plural(d.workers, "worker")}` : decisionWords(d);
+    const often = d.times > 1 ? `, ${count(d.times)} times since ${clock(d.since)}` : "";
+    return entry(d.at, what + often, d.reason, holds ? "quiet" : d.workers > d.before ? "up" : "down");
+  });
+  refill(byId("decisions"), items.length ? items : [el("li", { class: "nothing" }, "Nothing sizes the pools of this run, or nothing was decided yet.")]);
+}
+
+export function showLetters(rank) {
+  const letters = rank.letters;
+  say(byId("letters-total"), letters.total ? `${plural(letters.total, "record")} could not be processed` : "None: every record could be processed.");
+  const kinds = Object.entries(letters.by_reason).sort((a, b) => b[1] - a[1]);
+  refill(byId("letters-kinds"), kinds.map(([kind, n]) => el("li", {}, el("b", {}, count(n)), ` ${kind}`)));
+  refill(byId("letters"), letters.last.slice(-SHOWN).reverse().map((l) =>
+    entry(l.at, `${l.stage}: ${l.split} @ ${count(l.offset)}`, l.reason, "bad")));
+}
+
+function entry(at, what, why, tone) {
+  return el("li", { "data-tone": tone }, el("time", {}, clock(at)), el("b", {}, what), el("span", { class: "reason" }, why));
+}
+
+export function showMachine(rank) {
+  const p = rank.process;
+  pairs(byId("process"), [
+    ["memory", bytes(p.rss_bytes)],
+    ["with children", bytes(p.pss_bytes)],
+    ["CPUs busy", `${rate(rank.cpu)} of ${rate(p.cpus)}`],
+    ["interpreter lock", percent(p.gil)],
+    ["threads", count(p.threads)],
+  ]);
+  const gpus = rank.gpus.map((g) => el("li", {}, el("b", { title: g.uuid }, g.uuid.slice(0, 20)),
+    el("span", {}, `any kernel ${percent(g.busy)} · SM ${percent(g.sm_active)} · ${bytes(g.memory_used)} of ${bytes(g.memory_total)} · ${rate(g.watts)} W`),
+    g.trouble ? el("span", { class: "trouble" }, g.trouble) : null));
+  refill(byId("gpus"), gpus.length ? gpus : [el("li", { class: "nothing" }, "No GPU is watched.")]);
+  const counted = Object.entries(rank.reader);
+  byId("reader-box").hidden = counted.length === 0;
+  pairs(byId("reader"), counted.map(([name, value]) => [name, count(value)]));
+}
+
+function pairs(element, items) {
+  refill(element, items.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+}
