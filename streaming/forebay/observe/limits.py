@@ -50,18 +50,21 @@ class Limit:
 
 def limit_of_data(w: Window) -> Limit:
     """Why batches come too slowly, in a window in which they do."""
-    if w.room_wait >= _UNEVEN:
-        return _uneven(w)
+    if uneven(w):
+        return of_ready_batches(w)
     if w.making > w.source_wait:
-        return _making(w)
-    name, pool = _busiest(w.pools)
-    if pool is None or not w.stages:
-        return _source(w)
-    if pool.busy >= _BUSY or pool.queued >= pool.workers:
-        return _stages(w, name, pool)
-    if w.full >= _FULL:
-        return _blocked(w, pool)
-    return _source(w)
+        return of_handover(w)
+    pool = _busiest(w)
+    if pool is None:
+        return of_source(w)
+    if pool.busy >= _BUSY or pool.queued >= pool.workers or w.full >= _FULL:
+        return of_stages(w)
+    return of_source(w)
+
+
+def uneven(w: Window) -> bool:
+    """Whether there was room for batches much of the time in which none was asked for."""
+    return w.room_wait >= _UNEVEN
 
 
 def percent(share: float) -> str:
@@ -69,7 +72,8 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _uneven(w: Window) -> Limit:
+def of_ready_batches(w: Window) -> Limit:
+    """Too few batches are kept ready for how unevenly they come."""
     prefetch = w.last.buffer.prefetch
     return Limit(
         cause="handover",
@@ -83,7 +87,8 @@ def _uneven(w: Window) -> Limit:
     )
 
 
-def _making(w: Window) -> Limit:
+def of_handover(w: Window) -> Limit:
+    """The thread that makes batches is the limit."""
     return Limit(
         cause="handover",
         because="putting batches together is the limit: one thread does that, and it is busy "
@@ -97,7 +102,11 @@ def _making(w: Window) -> Limit:
     )
 
 
-def _stages(w: Window, name: str, pool: PoolIn) -> Limit:
+def of_stages(w: Window) -> Limit:
+    """The stages are the limit, or what they may hold."""
+    name, pool = max(w.pools.items(), key=lambda item: item[1].busy)
+    if w.full >= _FULL and pool.busy < _BUSY and pool.queued < pool.workers:
+        return _blocked(w, pool)
     stage = max(w.stages, key=lambda k: w.stages[k])
     evidence = [
         f"the workers of pool {name!r} are busy {percent(pool.busy)} of the time, and "
@@ -173,7 +182,8 @@ def _blocked(w: Window, pool: PoolIn) -> Limit:
     )
 
 
-def _source(w: Window) -> Limit:
+def of_source(w: Window) -> Limit:
+    """The source is the limit: reading it, or that there is no more."""
     idle = (
         [
             f"the workers of pool {k!r} are idle {percent(1 - p.busy)} of the time"
@@ -222,6 +232,8 @@ def _of_splits(w: Window) -> list[str]:
     return said
 
 
-def _busiest(pools: Mapping[str, PoolIn]) -> tuple[str, PoolIn | None]:
-    name = max(pools, key=lambda k: pools[k].busy, default="")
-    return name, pools.get(name)
+def _busiest(w: Window) -> PoolIn | None:
+    """The pool with the least idle workers; None if there is nothing for workers to do."""
+    if not w.stages:
+        return None
+    return max(w.pools.values(), key=lambda pool: pool.busy, default=None)

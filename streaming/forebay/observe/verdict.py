@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from forebay.observe.limits import Cause, limit_of_data, percent
+from forebay.observe.limits import Cause, Limit, limit_of_data, percent
 from forebay.observe.snapshot import RankSeen, Snapshot
 from forebay.observe.window import Window, whole, window
 
@@ -95,7 +95,7 @@ def _of_trainer(w: Window) -> Verdict:
     waits = loss == "communication" or (loss == "compute" and "communication" not in w.shares)
     if waits and (peer := _starving_peer(w)) is not None:
         return _peer(w, peer)
-    return _OF_LOSS[loss](w, share)
+    return told(w, loss, share)
 
 
 def _greatest_loss(w: Window) -> tuple[str, float]:
@@ -113,8 +113,14 @@ def _greatest_loss(w: Window) -> tuple[str, float]:
     return (loss, losses[loss]) if losses[loss] >= WORTH else ("compute", losses[loss])
 
 
-def _starved(w: Window, share: float) -> Verdict:
-    limit = limit_of_data(w)
+def told(w: Window, loss: str, share: float) -> Verdict:
+    """The verdict on what takes ``share`` of the trainer's time: ``starved``, ``copy``,
+    ``communication``, ``pause``, ``host``, or ``compute`` where nothing does."""
+    return starved(w, share, limit_of_data(w)) if loss == "starved" else _OF_LOSS[loss](w, share)
+
+
+def starved(w: Window, share: float, limit: Limit) -> Verdict:
+    """The verdict that the trainer waits for data, for this reason."""
     return Verdict(
         cause=limit.cause,
         sentence=f"The {_who(w.last)} waits for data {percent(share)} of the time; "
@@ -244,7 +250,6 @@ def _untold(w: Window) -> Verdict:
 
 
 _OF_LOSS: Mapping[str, Callable[[Window, float], Verdict]] = {
-    "starved": _starved,
     "copy": _copy,
     "communication": _communication,
     "pause": _pause,

@@ -87,7 +87,7 @@ def window(history: Sequence[Snapshot]) -> Window | None:
     seconds, steps = last.at - first.at, last.batches - first.batches
     if seconds < LEAST_SECONDS or (steps < LEAST_STEPS and seconds < WARM_SECONDS):
         return None
-    return _between(first, last, recent)
+    return between(recent)
 
 
 def whole(history: Sequence[Snapshot]) -> Mapping[str, float]:
@@ -103,7 +103,9 @@ def _of_one_process(history: Sequence[Snapshot]) -> list[Snapshot]:
     return [s for s in history if (s.job.began, s.job.pid) == (now.began, now.pid)]
 
 
-def _between(first: Snapshot, last: Snapshot, all_: Sequence[Snapshot]) -> Window:
+def between(all_: Sequence[Snapshot]) -> Window:
+    """What happened from the first to the last of two or more snapshots of one process."""
+    first, last = all_[0], all_[-1]
     span = last.at - first.at
     a, b = first.buffer, last.buffer
     shares = _shares(first, last)

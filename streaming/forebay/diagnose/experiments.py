@@ -1,0 +1,138 @@
+"""From phases to shares: what a step takes with less and less of the pipeline, and the differences.
+
+A step of the whole pipeline takes as long as the slowest of what works side by side, and what is
+left when the source is taken away is what the source cost, beside the rest. So it goes on: without
+stages, then with one frozen batch, which leaves the trainer itself. The trainer's own time is then
+parted by its step clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, TypeAlias
+
+from forebay.diagnose.phases import KINDS, Kind, Phase
+from forebay.statistics import Estimate, estimate
+
+Part: TypeAlias = Literal[
+    "source", "stages", "handover", "copy", "communication", "host", "pause", "compute"
+]
+PARTS: tuple[Part, ...] = (
+    "source", "stages", "handover", "copy", "communication", "host", "pause", "compute",
+)  # fmt: skip
+DATA: tuple[Part, ...] = ("source", "stages", "handover")
+"""What the trainer waits for when it waits for data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What all phases together say."""
+
+    rounds: int
+    """Whole ones: each kind had its turn."""
+    steps: int
+    """Of the whole pipeline, in all rounds."""
+    per_step: Mapping[Kind, Estimate]
+    """Seconds of a step, named pauses left out."""
+    shares: Mapping[Part, float]
+    """Of a step of the whole pipeline, pauses included; they add up to 1."""
+    intervals: Mapping[Part, Estimate]
+    """The same, each by itself over the rounds: how far to trust it."""
+
+    @property
+    def starved(self) -> float:
+        """The share in which the trainer waits for data."""
+        return sum(self.shares[part] for part in DATA)
+
+
+class TooShort(ValueError):
+    """Not one whole round was measured."""
+
+
+def measured(phases: Sequence[Phase]) -> Measured:
+    """The shares, by the medians over the rounds.
+
+    Raises:
+        TooShort: there is no round in which each kind had its turn.
+    """
+    rounds = _rounds(phases)
+    if not rounds:
+        raise TooShort("not one round of experiments was finished")
+    pause = _pause_per_step(phases)
+    times = [_Times.of(r) for r in rounds]
+    each = [_shares(t, pause) for t in times]
+    return Measured(
+        rounds=len(rounds),
+        steps=sum(r["full"].steps for r in rounds),
+        per_step={k: estimate([r[k].per_step for r in rounds]) for k in KINDS},
+        shares=_shares(_Times.middle(times), pause),
+        intervals={part: estimate([s[part] for s in each]) for part in PARTS},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Seconds of a step, by kind, and what the step clock knows of them."""
+
+    full: float
+    no_source: float
+    no_stages: float
+    frozen: float
+    copy: float
+    communication: float
+    host: float
+
+    @classmethod
+    def of(cls, by_kind: Mapping[Kind, Phase]) -> _Times:
+        own = by_kind["frozen"].parts
+        named = sum(own.pauses.values())
+        return cls(
+            full=by_kind["full"].per_step,
+            no_source=by_kind["no source"].per_step,
+            no_stages=by_kind["no stages"].per_step,
+            frozen=by_kind["frozen"].per_step,
+            copy=(by_kind["no stages"].parts.copy or 0.0) / by_kind["no stages"].steps,
+            communication=(own.communication or 0.0) / by_kind["frozen"].steps,
+            host=max((own.other or 0.0) - named, 0.0) / by_kind["frozen"].steps,
+        )
+
+    @classmethod
+    def middle(cls, times: Sequence[_Times]) -> _Times:
+        return cls(*(median(getattr(t, f) for t in times) for f in cls.__slots__))
+
+
+def _shares(t: _Times, pause: float) -> dict[Part, float]:
+    """The parts of a step. Less work never takes longer: where it seems so that is noise."""
+    no_source = min(t.no_source, t.full)
+    no_stages = min(t.no_stages, no_source)
+    frozen = min(t.frozen, no_stages)
+    copy = min(t.copy, no_stages - frozen)
+    communication = min(t.communication, frozen)
+    host = min(t.host, frozen - communication)
+    seconds: dict[Part, float] = {
+        "source": t.full - no_source,
+        "stages": no_source - no_stages,
+        "handover": no_stages - frozen - copy,
+        "copy": copy,
+        "communication": communication,
+        "host": host,
+        "pause": pause,
+        "compute": frozen - communication - host,
+    }
+    whole = t.full + pause
+    return {part: s / whole for part, s in seconds.items()}
+
+
+def _rounds(phases: Sequence[Phase]) -> list[dict[Kind, Phase]]:
+    rounds: dict[int, dict[Kind, Phase]] = {}
+    for phase in phases:
+        rounds.setdefault(phase.round, {})[phase.kind] = phase
+    return [r for r in rounds.values() if r.keys() == set(KINDS)]
+
+
+def _pause_per_step(phases: Sequence[Phase]) -> float:
+    """Seconds of named pauses: rare ones fall into few phases, and belong to all."""
+    paused = sum(sum(p.parts.pauses.values()) for p in phases)
+    return paused / max(sum(p.steps for p in phases), 1)
