@@ -16,19 +16,26 @@ class CudaTimeline:
 
     The trainer calls ``next()`` on the stream on which it gives its work, as it does unless it
     changes streams in between.
+
+    Args:
+        device: the trainer's.
+        watch_idle: whether to ask, from another thread, if the stream has work left: what a slow
+            host costs cannot be known without. Such a question breaks a CUDA graph that is being
+            captured at the same moment, so not for a trainer that captures some while it trains.
     """
 
-    def __init__(self, device: Any = "cuda") -> None:
-        self._device = torch.device(device)
+    def __init__(self, device: Any = "cuda", *, watch_idle: bool = False) -> None:
+        self._device, self._watch_idle = torch.device(device), watch_idle
         self._usable: bool | None = None
+        self._stream: Any = None
 
     def mark(self) -> Any | None:
         if self._usable is None:
             self._usable = _cuda.is_available()
         if not self._usable:
             return None
-        stream = _cuda.current_stream(self._device)
-        return stream.record_event(_timed_event())
+        self._stream = _cuda.current_stream(self._device)
+        return self._stream.record_event(_timed_event())
 
     def reached(self, mark: Any) -> bool:
         return bool(mark.query())
@@ -36,14 +43,17 @@ class CudaTimeline:
     def seconds(self, earlier: Any, later: Any) -> float:
         return float(earlier.elapsed_time(later)) / 1e3
 
+    def idle(self) -> bool | None:
+        return bool(self._stream.query()) if self._watch_idle and self._stream else None
+
 
 def _timed_event() -> Any:
     return _cuda.Event(enable_timing=True)
 
 
-def cuda_clock(device: Any = "cuda") -> DeviceClock:
+def cuda_clock(device: Any = "cuda", *, watch_idle: bool = False) -> DeviceClock:
     """A clock for trainers on a CUDA device. Without one it knows nothing, and says so (None)."""
-    return DeviceClock(CudaTimeline(device))
+    return DeviceClock(CudaTimeline(device, watch_idle=watch_idle))
 
 
 def cuda_uuid() -> str | None:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
-# A device that is so many steps behind did not idle in the wait that ends: nothing need be kept.
-_MOST_PENDING = 64
+from forebay.timeline import COPY, PAUSE, STEP, WAIT, Cut, Ledger
+from forebay.timeline import DeviceTimeline as DeviceTimeline
+
+_RECENT = 512
+_LONGEST_LOOK = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
     """Where a trainer's time went since it first asked for a batch, in seconds; None: not known.
 
-    ``starved``, ``copy``, ``compute``, ``communication`` and ``other`` share ``seconds`` among
-    them, as far as they are known: one that is unknown is part of ``compute``.
+    ``starved``, ``copy``, ``compute``, ``communication`` and ``other`` add up to ``seconds``. What
+    is None though ``starved`` is known is part of ``compute``. None of them ever falls.
     """
 
     steps: int
     """Steps that ended: the next batch was asked for."""
     seconds: float
+    """On a device's timeline it ends where the device is known to be: a little behind the host."""
     wait: float
     """Of the trainer's thread, in ``next()``; the copy to the device is not in it."""
     starved: float | None = None
@@ -34,18 +39,31 @@ class StepTimes:
     """Waiting for the other ranks' gradients, what it did not overlap with; None without the hook
     for it."""
     other: float | None = None
-    """Named pauses (checkpoint, evaluation), and the host's own doing while the device idled."""
+    """Named pauses (checkpoint, evaluation), and the host's own doing while the device idled; the
+    latter is 0 where nobody looks (``StepClock.look``), and then part of ``compute``."""
     pauses: Mapping[str, float] = field(default_factory=dict)
     """The named part of ``other``."""
     on_device: bool = False
     """Whether these are the device's times; else the host's, as if each call ended its work."""
 
 
+class Step(NamedTuple):
+    """One step, from asking for its batch to asking for the next, in seconds."""
+
+    starved: float
+    copy: float
+    compute: float
+    """Communication included."""
+    other: float
+    """Named pauses."""
+
+
 class StepClock(Protocol):
     """Told by the loader when a wait begins and ends; says how long the trainer starved.
 
-    ``*_begins`` and ``*_ends`` are called on the trainer's thread, a wait at a time; the others
-    on any.
+    ``*_begins`` and ``*_ends`` are called on the trainer's thread, and the trainer does one thing
+    at a time: a wait or a copy interrupts a pause, a pause in a pause interrupts that. The others
+    are called on any thread.
     """
 
     def wait_begins(self) -> None:
@@ -67,10 +85,16 @@ class StepClock(Protocol):
         """It trains on."""
 
     def add_communication(self, seconds: float) -> None:
-        """The step waited so long for the other ranks' gradients. Any thread."""
+        """The step waited so long for the other ranks' gradients. One thread at a time."""
+
+    def look(self) -> None:
+        """See whether the device idles in a step. Now and then, on one thread; never waits."""
 
     def times(self) -> StepTimes:
         """Where the time went so far."""
+
+    def recent(self) -> Sequence[Step]:
+        """The last steps that are known, oldest first; a few hundred at most."""
 
     def waited_seconds(self) -> float:
         """Time in which the trainer's thread waited, a wait that goes on included."""
@@ -79,7 +103,56 @@ class StepClock(Protocol):
         """Time in which the device idled for want of a batch; None if that is not known."""
 
 
-class HostClock:
+class _Switched:
+    """Makes of the calls of a ``StepClock`` what the trainer is at from now on."""
+
+    def __init__(self) -> None:
+        self._pauses: list[str] = []
+
+    def switch(self, to: str) -> None:
+        """From now on the trainer is at something else."""
+        raise NotImplementedError
+
+    def wait_begins(self) -> None:
+        self.switch(WAIT)
+
+    def wait_ends(self) -> None:
+        self.switch(self._between())
+
+    def copy_begins(self) -> None:
+        self.switch(COPY)
+
+    def copy_ends(self) -> None:
+        self.switch(self._between())
+
+    def pause_begins(self, name: str) -> None:
+        self._pauses.append(PAUSE + name)
+        self.switch(self._between())
+
+    def pause_ends(self) -> None:
+        if self._pauses:
+            self._pauses.pop()
+            self.switch(self._between())
+
+    def _between(self) -> str:
+        return self._pauses[-1] if self._pauses else STEP
+
+
+class _Spent(NamedTuple):
+    """Handed from thread to thread whole, so that nobody sees half of a change."""
+
+    sums: Mapping[str, float] = {}
+    steps: int = 0
+    at: str | None = None
+    """What goes on; None before the first wait."""
+    since: float = 0.0
+
+    def until(self, now: float) -> Mapping[str, float]:
+        """The sums with what goes on."""
+        return self.sums if self.at is None else _with(self.sums, self.at, now - self.since)
+
+
+class HostClock(_Switched):
     """Takes the host's time for the device's: right where a step ends when its call returns.
 
     A trainer that launches kernels ahead of the device waits in ``next()`` while the device still
@@ -87,202 +160,136 @@ class HostClock:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._clock = clock
-        self._waited = 0.0
-        self._since: float | None = None
-        self._began: float | None = None
-        self._copied, self._communicated, self._steps = 0.0, 0.0, 0
-        self._communicates = False
-        self._copying: float | None = None
-        self._pauses: dict[str, float] = {}
-        self._pausing: tuple[str, float] | None = None
+        self._spent = _Spent()
+        self._communicated: float | None = None
+        self._told: Mapping[str, float] = {}
+        self._recent = _Recent()
 
-    def wait_begins(self) -> None:
-        self._since = self._clock()
-        if self._began is None:
-            self._began = self._since
-        else:
-            self._steps += 1
-
-    def wait_ends(self) -> None:
-        if self._since is not None:
-            waited, self._since = self._clock() - self._since, None
-            self._waited += waited
-
-    def copy_begins(self) -> None:
-        self._copying = self._clock()
-
-    def copy_ends(self) -> None:
-        if self._copying is not None:
-            self._copied += self._clock() - self._copying
-            self._copying = None
-
-    def pause_begins(self, name: str) -> None:
-        self._pausing = (name, self._clock())
-
-    def pause_ends(self) -> None:
-        if self._pausing is not None:
-            name, since = self._pausing
-            self._pauses[name] = self._pauses.get(name, 0.0) + self._clock() - since
-            self._pausing = None
+    def switch(self, to: str) -> None:
+        now, spent = self._clock(), self._spent
+        if spent.at is None and to != WAIT:
+            return  # what comes before the first wait is no part of training
+        sums, steps = spent.until(now), spent.steps
+        if to == WAIT:
+            steps += spent.at is not None
+            self._recent.step_ends(sums)
+        self._spent = _Spent(sums, steps, to, now)
 
     def add_communication(self, seconds: float) -> None:
-        self._communicates = True
-        self._communicated += seconds
+        self._communicated = (self._communicated or 0.0) + seconds
+
+    def look(self) -> None:
+        """There is no device to look at."""
 
     def times(self) -> StepTimes:
         """Each call of the trainer counts as long as it took: right without a device."""
-        seconds = 0.0 if self._began is None else self._clock() - self._began
-        waited, pauses = self.waited_seconds(), dict(self._pauses)
-        other = sum(pauses.values())
-        known = waited + self._copied + self._communicated + other
-        return StepTimes(
-            steps=self._steps,
-            seconds=seconds,
-            wait=waited,
-            starved=waited,
-            copy=self._copied,
-            compute=max(seconds - known, 0.0),
-            communication=self._communicated if self._communicates else None,
-            other=other,
-            pauses=pauses,
+        spent, communication = self._spent, self._communicated
+        sums = spent.until(self._clock())
+        self._told = told = _risen(self._told, _parts(sums, communication))
+        return _times(
+            told, spent.steps, sums.get(WAIT, 0.0), communicates=communication is not None
         )
 
+    def recent(self) -> Sequence[Step]:
+        return self._recent.steps()
+
     def waited_seconds(self) -> float:
-        # Without a lock: between the two lines above a reader misses the last wait for a moment,
-        # and never counts it twice.
-        waited, since = self._waited, self._since
-        return waited if since is None else waited + self._clock() - since
+        return self._spent.until(self._clock()).get(WAIT, 0.0)
 
     def starved_seconds(self) -> float | None:
         return self.waited_seconds()
 
 
-class DeviceTimeline(Protocol):
-    """What a device does, in order: marks that are reached once all work given before is done."""
+class DeviceClock(_Switched):
+    """Where the time of a device goes, by its own time: it starves for what it idles in a wait.
 
-    def mark(self) -> Any | None:
-        """Put a mark behind all work given so far; None if the device cannot. Never waits."""
+    Each call of the trainer puts a mark on the device's timeline, behind the work given before.
+    The time between two marks is what the device took for what the trainer ordered between them,
+    and for what it idled: in a wait it idles for want of a batch, in a pause for the pause. Whether
+    it idles within a step marks cannot tell, only ``look`` can.
 
-    def reached(self, mark: Any) -> bool:
-        """Whether the device came past it. Never waits. Any thread."""
-
-    def seconds(self, earlier: Any, later: Any) -> float:
-        """The device's time between two marks that were reached. Any thread."""
-
-
-@dataclass(slots=True, eq=False)
-class _Wait:
-    """A wait that goes on."""
-
-    since: float
-    mark: Any
-    idle_since: float | None = None
-    """Since when the device was seen to have nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    """A wait that ended; what the device did in it may not be known yet."""
-
-    earlier: Any
-    later: Any
-    waited: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """Handed from thread to thread whole, so that nobody sees half of a change."""
-
-    starved: float | None = 0.0
-    """Of the waits that are no longer pending; None once one of them is not known."""
-    pending: tuple[_Gap, ...] = ()
-    wait: _Wait | None = None
-
-
-class DeviceClock:
-    """Starved is what the device idled while the trainer waited, by the device's own time.
-
-    For each wait a mark is put on the device's timeline as it begins, behind the step's work, and
-    one as it ends. The time between them is the device's, and it starved for as much of it as the
-    trainer waited: the rest is the host's own doing. Marks are looked at later, and never waited
-    for. A wait that the device could not mark makes the sum unknown, for good.
+    Marks are looked at later and never waited for; by other threads only while the trainer is in
+    ``next()``, since a CUDA graph that is being captured breaks on a question of any thread. A mark
+    that the device could not put makes its times unknown, for good.
     """
 
     def __init__(
         self, timeline: DeviceTimeline, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__()
         self._timeline, self._clock = timeline, clock
         self._host = HostClock(clock)
-        self._counts = _Counts()
-        self._told = 0.0
+        self._ledger: Ledger | None = Ledger()
+        self._idle: tuple[Cut, float] | None = None
+        self._idled, self._looked = 0.0, clock()
+        self._told: Mapping[str, float] = {}
+        self._recent = _Recent()
 
-    def wait_begins(self) -> None:
-        wait = _Wait(self._clock(), self._timeline.mark())
-        self._counts = replace(self._counts, wait=wait)
-        self._host.wait_begins()
-
-    def wait_ends(self) -> None:
-        self._host.wait_ends()
-        wait = self._counts.wait
-        if wait is None:
-            return
-        gap = _Gap(wait.mark, self._timeline.mark(), self._clock() - wait.since)
-        starved, pending = self._resolved(self._counts)
-        if gap.earlier is None or gap.later is None:
-            starved = None
-        elif len(pending) < _MOST_PENDING:
-            pending = (*pending, gap)
-        self._counts = _Counts(starved, pending)
-
-    def copy_begins(self) -> None:
-        self._host.copy_begins()
-
-    def copy_ends(self) -> None:
-        self._host.copy_ends()
-
-    def pause_begins(self, name: str) -> None:
-        self._host.pause_begins(name)
-
-    def pause_ends(self) -> None:
-        self._host.pause_ends()
+    def switch(self, to: str) -> None:
+        ledger = self._ledger
+        if ledger is not None and (ledger.cuts or to == WAIT):
+            cut = Cut(self._timeline.mark(), to, self._clock())
+            if cut.mark is None:
+                self._ledger = None
+            else:
+                self._ledger = ledger.resolved(self._timeline, self._recent.step_ends).and_then(cut)
+        self._host.switch(to)
 
     def add_communication(self, seconds: float) -> None:
         self._host.add_communication(seconds)
 
+    def look(self) -> None:
+        """What it sees stands for the time since it looked last: an estimate, good after some
+        hundreds of looks."""
+        now, ledger = self._clock(), self._ledger
+        since, self._looked = now - self._looked, now
+        if ledger is None or not ledger.cuts or ledger.cuts[-1].to != STEP:
+            return
+        if self._timeline.idle() and ledger is self._ledger:
+            self._idled += min(since, _LONGEST_LOOK)
+
     def times(self) -> StepTimes:
-        return replace(self._host.times(), starved=self.starved_seconds())
+        host, told = self._host.times(), self._tell()
+        if told is None:
+            return replace(host, starved=None, copy=None, compute=None)
+        communicates = host.communication is not None
+        return replace(
+            _times(told, host.steps, host.wait, communicates=communicates), on_device=True
+        )
+
+    def recent(self) -> Sequence[Step]:
+        return self._recent.steps() if self._ledger is not None else ()
 
     def waited_seconds(self) -> float:
         return self._host.waited_seconds()
 
     def starved_seconds(self) -> float | None:
-        counts = self._counts
-        starved, _ = self._resolved(counts)
-        if starved is None:
+        told = self._tell()
+        return None if told is None else told.get("starved", 0.0)
+
+    def _tell(self) -> Mapping[str, float] | None:
+        ledger = self._ledger
+        if ledger is None:
             return None
-        self._told = max(self._told, starved + self._of_now(counts.wait))
+        sums = self._until_now(ledger)
+        self._told = _risen(self._told, _parts(sums, self._host._communicated, self._idled))
         return self._told
 
-    def _resolved(self, counts: _Counts) -> tuple[float | None, tuple[_Gap, ...]]:
-        """The counts with the gaps that the device has come past; it passes them in order."""
-        starved, known = counts.starved, 0
-        for gap in counts.pending:
-            if not self._timeline.reached(gap.later):
-                break
-            known += 1
-            if starved is not None:
-                on_device = self._timeline.seconds(gap.earlier, gap.later)
-                starved += min(max(on_device, 0.0), gap.waited)
-        return starved, counts.pending[known:]
-
-    def _of_now(self, wait: _Wait | None) -> float:
-        """What is starved at least in a wait that goes on: since the device was seen idle."""
-        if wait is None or wait.mark is None or not self._timeline.reached(wait.mark):
-            return 0.0
-        if wait.idle_since is None:
-            wait.idle_since = self._clock()
-        return self._clock() - wait.idle_since
+    def _until_now(self, ledger: Ledger) -> Mapping[str, float]:
+        """The sums with what goes on. Of a wait only what the device was seen to idle."""
+        if not ledger.cuts:
+            return ledger.sums
+        last, now = ledger.cuts[-1], self._clock()
+        if last.to != WAIT:
+            return _with(ledger.sums, last.to, now - last.at)
+        ledger = ledger.resolved(self._timeline)
+        if len(ledger.cuts) > 1 or not self._timeline.reached(last.mark):
+            return ledger.sums
+        if self._idle is None or self._idle[0] is not last:
+            self._idle = (last, now)
+        return _with(ledger.sums, WAIT, now - self._idle[1])
 
 
 class FakeStepClock(HostClock):
@@ -294,3 +301,66 @@ class FakeStepClock(HostClock):
 
     def starved_seconds(self) -> float | None:
         return self.starved
+
+
+class _Recent:
+    """The last steps: differences of the sums as they ended."""
+
+    def __init__(self) -> None:
+        self._steps: deque[Step] = deque(maxlen=_RECENT)
+        self._before: Mapping[str, float] = {}
+
+    def step_ends(self, sums: Mapping[str, float]) -> None:
+        """A step ended, unless none began yet."""
+        before, self._before = self._before, sums
+        if not sums:
+            return
+        new = {k: v - before.get(k, 0.0) for k, v in sums.items()}
+        wait, copy, step = (new.pop(k, 0.0) for k in (WAIT, COPY, STEP))
+        self._steps.append(Step(wait, copy, step, sum(new.values())))
+
+    def steps(self) -> Sequence[Step]:
+        """Any thread."""
+        return tuple(self._steps.copy())
+
+
+def _with(sums: Mapping[str, float], key: str, seconds: float) -> Mapping[str, float]:
+    return {**sums, key: sums.get(key, 0.0) + seconds}
+
+
+def _parts(
+    sums: Mapping[str, float], communication: float | None, idled: float = 0.0
+) -> dict[str, float]:
+    """The sums as the parts of ``StepTimes``: what is known of a step apart is no compute."""
+    step = sums.get(STEP, 0.0)
+    communicated = min(communication or 0.0, step)
+    idled = min(idled, step - communicated)
+    return {
+        **{k: v for k, v in sums.items() if k.startswith(PAUSE)},
+        "starved": sums.get(WAIT, 0.0),
+        "copy": sums.get(COPY, 0.0),
+        "communication": communicated,
+        "host": idled,
+        "compute": step - communicated - idled,
+    }
+
+
+def _risen(told: Mapping[str, float], parts: Mapping[str, float]) -> dict[str, float]:
+    """The parts, none of them less than was told before: a count that falls is a restart to those
+    who read it. What was told too early they catch up with."""
+    return {k: max(v, told.get(k, 0.0)) for k, v in parts.items()}
+
+
+def _times(told: Mapping[str, float], steps: int, wait: float, *, communicates: bool) -> StepTimes:
+    pauses = {k.removeprefix(PAUSE): v for k, v in told.items() if k.startswith(PAUSE)}
+    return StepTimes(
+        steps=steps,
+        seconds=sum(told.values()),
+        wait=wait,
+        starved=told["starved"],
+        copy=told["copy"],
+        compute=told["compute"],
+        communication=told["communication"] if communicates else None,
+        other=told["host"] + sum(pauses.values()),
+        pauses=pauses,
+    )

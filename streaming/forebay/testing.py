@@ -244,6 +244,9 @@ class FakeTimeline:
             raise RuntimeError("the time of a mark that was not reached is not known")
         return later.at - earlier.at
 
+    def idle(self) -> bool:
+        return self._device.free_at() <= self._device.clock()
+
 
 def _event(value: Any) -> bool:
     return isinstance(value, (Fail, Stall))
