@@ -7,7 +7,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 from zlib import crc32
@@ -191,6 +191,10 @@ class DeltaReader:
     def stats(self) -> DeltaStats:
         """What was read, pruned and lost so far. Any thread."""
         return self._stats
+
+    def counts(self) -> Mapping[str, float]:
+        """The same as plain numbers."""
+        return asdict(self._stats)
 
     def close(self) -> None:
         if not self._closed:

@@ -17,6 +17,10 @@ _REFUSED = _LOCKED_OUT | {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
+# The client skips a batch that it cannot read, with this as the only sign.
+UNREADABLE = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION}
+KINDS = ("refused", "unreachable", "unreadable", "other")
+"""What errors are counted as."""
 _UNREACHABLE = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
@@ -32,12 +36,14 @@ class ErrorLog:
         self._redact = redact
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._kinds = dict.fromkeys(KINDS, 0)
         self._last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
         """Note an error: the client's ``error_cb``."""
         with self._lock:
             self._counts[error.name()] += 1
+            self._kinds[_kind_of(error)] += 1
             # "All brokers are down" follows the error that says why: keep that one.
             if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last is None:
                 self._last = error
@@ -51,6 +57,11 @@ class ErrorLog:
         """How often each was seen, by name."""
         with self._lock:
             return dict(self._counts)
+
+    def by_kind(self) -> Mapping[str, int]:
+        """How often each of ``KINDS`` was seen."""
+        with self._lock:
+            return dict(self._kinds)
 
     def words(self) -> str:
         """The last error, without secrets."""
@@ -89,6 +100,14 @@ def likely_cause(error: KafkaError | None) -> str:
     if error.code() in _UNREACHABLE:
         return "the brokers cannot be reached: check that they run, and their advertised listeners"
     return "see the client's last error"
+
+
+def _kind_of(error: KafkaError) -> str:
+    if refused(error):
+        return "refused"
+    if error.code() in {*_UNREACHABLE, KafkaError._SSL}:
+        return "unreachable"
+    return "unreadable" if error.code() in UNREADABLE else "other"
 
 
 def error_of(e: KafkaException) -> KafkaError:

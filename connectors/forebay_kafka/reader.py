@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from forebay.errors import ProcessError, SourceError
 from forebay.slice import Slice
 from forebay.state import Position
-from forebay_kafka.clienterrors import ErrorLog, error_of, refused
+from forebay_kafka.clienterrors import UNREADABLE, ErrorLog, error_of, refused
 from forebay_kafka.drain import Drain, Event, Run
 from forebay_kafka.lag import Lookout
 from forebay_kafka.opening import Opening
@@ -37,8 +37,6 @@ _UNKNOWN = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
-# The client skips a batch that it cannot read, with this as the only sign.
-_UNREADABLE = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION}
 # Destroying a client in a forked child waits for threads that only its parent has.
 _kept_in_child: list[object] = []
 
@@ -128,6 +126,19 @@ class KafkaReader:
         """What was read, lost and complained of so far. Any thread."""
         return self._outbox.stats(self._errors.counts())
 
+    def counts(self) -> Mapping[str, float]:
+        """The same as plain numbers; the client's errors by what they mean."""
+        stats = self.stats()
+        return {
+            "records": stats.records,
+            "bytes": stats.bytes,
+            "slices": stats.slices,
+            "tombstones": stats.tombstones,
+            "lost_records": stats.lost,
+            "resets": stats.resets,
+            **{f"{kind}_errors": n for kind, n in self._errors.by_kind().items()},
+        }
+
     def publish(self, positions: Mapping[str, Position]) -> None:
         """Commit positions to the group ``commit_group``, for lag monitors to see; else nothing.
 
@@ -213,7 +224,7 @@ class KafkaReader:
             self._take_end(track, event)
         elif code in _OUT_OF_RANGE:
             self._upkeep.suspect(track, _divergence(event.error))
-        elif code in _UNREADABLE:
+        elif code in UNREADABLE:
             self._upkeep.leave_out(
                 track,
                 f"a batch cannot be read and is left out ({event.error.str()})",

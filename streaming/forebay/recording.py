@@ -21,7 +21,7 @@ import numpy as np
 from forebay.columns import Column, map_columns
 from forebay.errors import ConfigError, SourceError
 from forebay.slice import Slice, Token
-from forebay.source import Owns, Reader, Source, Split
+from forebay.source import Owns, Reader, Source, Split, counts_of
 from forebay.state import Position
 
 
@@ -189,6 +189,9 @@ class RecordedReader:
 
     def ends(self) -> Mapping[str, int]:
         return self._reader.ends()
+
+    def counts(self) -> Mapping[str, float]:
+        return counts_of(self._reader)
 
     def close(self) -> None:
         """Close the source, then record all that was read from it.

@@ -81,6 +81,20 @@ class Counting(Protocol):
         names, that are always the same. Any thread."""
 
 
+def counts_of(*readers: Reader) -> dict[str, float]:
+    """The counts of readers that read as one, added up; of those that do not count, none."""
+    return added(*(r.counts() for r in readers if isinstance(r, Counting)))
+
+
+def added(*counts: Mapping[str, float]) -> dict[str, float]:
+    """Counts added up by name."""
+    out: dict[str, float] = {}
+    for each in counts:
+        for name, n in each.items():
+            out[name] = out.get(name, 0) + n
+    return out
+
+
 @runtime_checkable
 class Source(Protocol):
     """Finds splits and opens readers. Holds configuration only: it can be pickled."""

@@ -8,7 +8,7 @@ from forebay.hybrid.handover import Handover
 from forebay.hybrid.slices import HISTORY, HISTORY_ENDS, given_on, mark
 from forebay.hybrid.tokens import all_seen, end_of, history_token, wrapped
 from forebay.slice import Slice, Token
-from forebay.source import Reader
+from forebay.source import Reader, counts_of
 from forebay.state import Position
 
 
@@ -92,6 +92,10 @@ class Past:
     def ends(self) -> Mapping[str, int]:
         """As ``Reader.ends``. Any thread."""
         return dict(self._at) if self._closed else self._reader.ends()
+
+    def counts(self) -> Mapping[str, float]:
+        """As ``Counting.counts``; also once it was closed. Any thread."""
+        return counts_of(self._reader)
 
     def close(self) -> None:
         """May be called twice."""

@@ -8,7 +8,7 @@ from forebay.hybrid.handover import Handover
 from forebay.hybrid.slices import HISTORY, LIVE_BEGINS, LIVE_ROWS, given_on, mark
 from forebay.hybrid.tokens import live_token, wrapped
 from forebay.slice import Slice
-from forebay.source import Reader
+from forebay.source import Reader, counts_of
 from forebay.state import Position
 
 
@@ -60,6 +60,10 @@ class Present:
     def ends(self) -> Mapping[str, int]:
         """As ``Reader.ends``. Any thread."""
         return self._reader.ends()
+
+    def counts(self) -> Mapping[str, float]:
+        """As ``Counting.counts``. Any thread."""
+        return counts_of(self._reader)
 
     def close(self) -> None:
         """May be called twice."""

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from forebay.hybrid.past import Past
 from forebay.hybrid.present import Present
 from forebay.slice import Slice
+from forebay.source import added
 from forebay.state import Position
 
 
@@ -70,6 +71,10 @@ class HybridReader:
     def ends(self) -> Mapping[str, int]:
         past, present = self._past, self._present
         return {**(past.ends() if past else {}), **(present.ends() if present else {})}
+
+    def counts(self) -> Mapping[str, float]:
+        """Of both sides together; those of the live one come with it."""
+        return added(*(side.counts() for side in (self._past, self._present) if side is not None))
 
     def close(self) -> None:
         if self._opener is not None:

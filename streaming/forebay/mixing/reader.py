@@ -11,7 +11,7 @@ import numpy as np
 
 from forebay.mixing.repeat import Repeated
 from forebay.slice import Slice
-from forebay.source import Reader
+from forebay.source import Reader, counts_of
 from forebay.state import Position
 
 # One member waits for data at most so long while another may have some.
@@ -91,6 +91,9 @@ class MixedReader:
 
     def ends(self) -> Mapping[str, int]:
         return {k: end for m in self._members for k, end in m.reader.ends().items()}
+
+    def counts(self) -> Mapping[str, float]:
+        return counts_of(*(m.reader for m in self._members))
 
     def close(self) -> None:
         """Close all members, whatever one of them raises."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from forebay.errors import SourceError
 from forebay.slice import Slice, Token
-from forebay.source import Owns, Reader, Source
+from forebay.source import Owns, Reader, Source, added, counts_of
 from forebay.state import Position
 
 _ROUND = "round"
@@ -38,6 +38,8 @@ class Repeated:
         self._markers: deque[Slice] = deque()
         self._paused: Collection[str] = ()
         self._whole, self._rows = False, 0
+        # Of the rounds before, and the reader of this one: changed at once, as any thread counts.
+        self._counted: tuple[Mapping[str, float], Reader] = ({}, self._reader)
 
     def positions(self) -> Mapping[str, Position]:
         return self._began
@@ -66,6 +68,11 @@ class Repeated:
 
     def ends(self) -> Mapping[str, int]:
         return self._reader.ends()
+
+    def counts(self) -> Mapping[str, float]:
+        """Of all rounds together."""
+        before, reader = self._counted
+        return added(before, counts_of(reader))
 
     def close(self) -> None:
         self._reader.close()
@@ -102,8 +109,10 @@ class Repeated:
             base = self._base[k]
             self._next[k] = Position(base, token=self._next[k].token, base=base)
             self._rounds[k] = behind + 1
+        before = self.counts()
         self._reader.close()
         self._reader = self._source.open(self._next, self._owns)
+        self._counted = (before, self._reader)
         self._reader.pause(self._paused)
         at = self._reader.positions()
         self._markers.extend(self._marker(k, at.get(k, self._next[k])) for k in again)

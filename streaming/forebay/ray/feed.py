@@ -32,6 +32,7 @@ from forebay.ray.nodes import Nodes
 from forebay.ray.parcels import content_of, number_of, unpacked
 from forebay.ray.reading import (
     Note,
+    ReaderCounts,
     Report,
     SourceLost,
     SourceReading,
@@ -124,6 +125,7 @@ class RayFeed:
         self._wanted: frozenset[str] = frozenset()
         self._finished_splits: frozenset[str] = frozenset()
         self._ends: Mapping[str, int] = {}
+        self._counts = ReaderCounts()
         self._phase, self._at_seam = 0, False
         self._reading_on, self._stopping, self._lost = True, False, False
         self._failure: BaseException | None = None
@@ -223,7 +225,7 @@ class RayFeed:
             return {k: p.low for k, p in self._at.items()}
 
     def reader_counts(self) -> Mapping[str, float]:
-        return {}
+        return self._counts.all()
 
     def cpus(self) -> float | None:
         """CPUs that the cluster has for the workers, or may get. Any thread."""
@@ -319,6 +321,7 @@ class RayFeed:
         self._failed_reads = 0
         with self._lock:
             self._ends = report.ends
+        self._counts.told(report.counts)
         if report.notes:
             self._admit(wish.number, report.notes, ref)
         elif report.error is not None:
@@ -585,6 +588,7 @@ class RayFeed:
             if self._failed_reads > _RETRIES:
                 raise EngineError(_no_help(why))
             _log.warning("%s; reading on from where it was", why)
+            self._counts.begin_anew()
             try:
                 opened = self._reading.open(self._at, self._got)
             except SourceLost:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +22,7 @@ from forebay.ray.carried import Carried, unloadable
 from forebay.ray.parcels import packed, to_table
 from forebay.ray.store import raise_if_full
 from forebay.slice import Slice, Token
-from forebay.source import Owns, Reader, Source
+from forebay.source import Owns, Reader, Source, added, counts_of
 from forebay.state import Position
 
 # What a slice takes beside its rows, as measured for the threads engine.
@@ -72,7 +72,31 @@ class Report:
     notes: tuple[Note, ...] = ()
     finished: frozenset[str] = frozenset()
     ends: Mapping[str, int]
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """What the reader counted since it was opened."""
     error: Carried | None = None
+
+
+class ReaderCounts:
+    """What the readers of a run counted, one after the other: never less than before.
+
+    What one did between its last report and its death is not counted.
+    """
+
+    def __init__(self) -> None:
+        self._both: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
+
+    def told(self, counts: Mapping[str, float]) -> None:
+        """The reader of now says what it counted."""
+        self._both = (self._both[0], counts)
+
+    def begin_anew(self) -> None:
+        """Another reader takes its place, and counts from nothing."""
+        self._both = (self.all(), {})
+
+    def all(self) -> dict[str, float]:
+        """All of them together. Any thread."""
+        return added(*self._both)
 
 
 class Reading:
@@ -146,6 +170,7 @@ class Reading:
             notes=notes,
             finished=frozenset(reader.finished_splits()) - waiting,
             ends=dict(reader.ends()),
+            counts=counts_of(reader),
             error=None if notes else self._error,
         )
 
