@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import ray
 from integration.local_ray import await_that, kill, processes_of, small_engine
+from tests.counting import CountingSource
 from tests.engine_contract import EngineContract, drained, first, offsets, plan
 
 from forebay import ConfigError, Engine, EngineError, Pipeline, ProcessError
@@ -78,6 +80,22 @@ def test_a_killed_process_loses_and_repeats_nothing(ray_cluster: str, victim: st
     taken += drained(feed)
     for split, rows in data.items():
         assert [o for s in taken if s.split == split for o in s.offsets] == rows
+
+
+def test_what_readers_count_never_steps_back_however_many_die(ray_cluster: str) -> None:
+    source = CountingSource({"a": range(3000)}, slice_rows=10)
+    asked = replace(plan(workers=(1, 1), max_bytes=30_000), source=source)
+    feed = small_engine(ray_cluster).start(asked)
+    counted = [0.0]
+    for kills in range(4):
+        while not feed.done and counted[-1] < 400 * (kills + 1):
+            if (s := feed.take(1.0)) is not None:
+                feed.release(s)
+            counted.append(feed.reader_counts().get("rows", 0.0))
+        kill(processes_of("Reading")[0])  # type: ignore[arg-type]
+    drained(feed)
+    counted.append(feed.reader_counts()["rows"])
+    assert counted == sorted(counted) and counted[-1] > 1600
 
 
 def test_an_execution_that_ends_is_started_anew_where_it_was(ray_cluster: str) -> None:
