@@ -17,11 +17,13 @@ from forebay.histogram import Histogram
 from forebay.nvml import GpuSeen
 from forebay.observe import readings
 from forebay.observe.readings import RATIO_SECONDS, History, Reading
-from forebay.observe.snapshot import Snapshot, SplitSeen
+from forebay.observe.snapshot import JobSeen, Snapshot, SplitSeen
 
 PREFIX = "forebay_"
 COMMON_LABELS = ("run", "rank")
 """On every sample. Not ``job``, which Prometheus itself puts on all that it scrapes."""
+MOST_SPLITS = 1000
+"""A rank with more splits tells of each source, not of each split: eight series a split add up."""
 _UNITS = ("seconds", "bytes", "ratio", "watts", "celsius")
 
 Kind: TypeAlias = Literal["gauge", "counter", "histogram", "info"]
@@ -46,9 +48,19 @@ class Metric:
         return last if last in _UNITS else ""
 
 
-def metrics_of(history: History) -> tuple[Metric, ...]:
-    """Those of the list, and those of the counts that this rank's source names itself."""
-    return (*METRICS, *_of_reader(history[-1].reader))
+def common_labels(job: JobSeen) -> tuple[str, ...]:
+    """The values of ``COMMON_LABELS``."""
+    return (job.name, str(job.rank))
+
+
+def metrics_of(history: History, most_splits: int = MOST_SPLITS) -> tuple[Metric, ...]:
+    """Those of the list, and those of the counts that this rank's source names itself.
+
+    Of a rank with more than ``most_splits`` none that has series for each split.
+    """
+    many = len(history[-1].splits) > most_splits
+    listed = [m for m in METRICS if not (many and m.per_split)]
+    return (*listed, *_of_reader(history[-1].reader))
 
 
 def _gauge(name: str, text: str, of: Callable[[Snapshot], float | None]) -> Metric:

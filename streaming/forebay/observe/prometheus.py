@@ -7,7 +7,6 @@ REGISTRY.register(SnapshotCollector(lambda: [monitor.history()]))
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -23,11 +22,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from forebay.histogram import Histogram
-from forebay.observe.catalog import COMMON_LABELS, Metric, metrics_of
+from forebay.observe.catalog import COMMON_LABELS, MOST_SPLITS, Metric, common_labels, metrics_of
 from forebay.observe.readings import History, Reading
-
-MOST_SPLITS = 1000
-"""A rank with more splits tells of each source, not of each split."""
 
 Histories: TypeAlias = Sequence[History]
 """Of each rank its snapshots, oldest first; the newest is told."""
@@ -53,15 +49,15 @@ def families(histories: Histories, most_splits: int = MOST_SPLITS) -> Iterator[F
         histories: where two are of the same rank of the same run, the one that told last is taken.
         most_splits: a rank that has more of them has no series of single splits.
     """
-    ranks = [_Rank.of(history, most_splits) for history in _newest(histories)]
     found: dict[str, Family] = {}
-    for rank in ranks:
-        for metric in rank.metrics:
+    for history in _newest(histories):
+        labels = common_labels(history[-1].job)
+        for metric in metrics_of(history, most_splits):
             family = found.get(metric.name)
             if family is None:
                 family = found[metric.name] = _family(metric)
-            for reading in metric.read(rank.history):
-                _add(family, rank.labels, reading)
+            for reading in metric.read(history):
+                _add(family, labels, reading)
     return (family for family in found.values() if family.samples)
 
 
@@ -82,21 +78,6 @@ class SnapshotCollector(Collector):
     def describe(self) -> Iterable[Family]:
         """Nothing: a registry would else begin with a scrape, maybe before the job does."""
         return ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Rank:
-    history: History
-    labels: tuple[str, ...]
-    metrics: Sequence[Metric]
-
-    @classmethod
-    def of(cls, history: History, most_splits: int) -> _Rank:
-        now = history[-1]
-        metrics = metrics_of(history)
-        if len(now.splits) > most_splits:
-            metrics = tuple(m for m in metrics if not m.per_split)
-        return cls(history, (now.job.name, str(now.job.rank)), metrics)
 
 
 def _newest(histories: Histories) -> list[History]:
