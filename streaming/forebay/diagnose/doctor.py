@@ -1,0 +1,396 @@
+"""Runs a topology under the doctor: its own training function, fed in turns; then the verdict.
+
+Nothing is moved by it: no checkpoint, no dead letters, no recording, no committed offsets. The
+position is read from the checkpoint, if there is one, and stays there.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forebay import checkpoint
+from forebay.checkpoint import save_torch
+from forebay.cudaclock import CudaTimeline
+from forebay.deadletter import ErrorBudget
+from forebay.diagnose.cached import CachedSource, finished, sample
+from forebay.diagnose.experiments import DATA, Measured, measured
+from forebay.diagnose.phases import DoctorsLoader, FromLoader, Kind, Phase, Schedule, Supply
+from forebay.engine import Plan
+from forebay.errors import ForebayError
+from forebay.loader import Loader
+from forebay.observe.limits import (
+    Limit,
+    of_handover,
+    of_ready_batches,
+    of_source,
+    of_stages,
+    uneven,
+)
+from forebay.observe.monitor import Monitor, job_of_program
+from forebay.observe.snapshot import Snapshot
+from forebay.observe.verdict import WORTH, Verdict, starved, told
+from forebay.observe.window import Window, between
+from forebay.pipeline import Pipeline
+from forebay.rng import Run
+from forebay.slice import Slice
+from forebay.source import Source, Split
+from forebay.stepclock import DeviceClock, DeviceTimeline, HostClock, StepClock
+from forebay.topology import Topology
+from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
+
+_SAMPLE_BATCHES, _SAMPLE_ROWS = 8, 256
+_SAMPLE_SECONDS, _PATIENCE_SECONDS = 3.0, 15.0
+_WATCH_SECONDS = 0.1
+_STORE_BATCHES, _SLICE_BYTES = 16, 2048
+_FORGIVING = ErrorBudget(share=1.0, all_of=1 << 62)
+"""Rows that fail are few, and given again and again: they would spend any budget."""
+
+
+class TrainingFailed(Exception):
+    """The training function raised; its cause is what it raised."""
+
+
+class NothingMeasured(ForebayError):
+    """The doctor could not do its experiments; says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What the doctor found."""
+
+    verdict: Verdict
+    measured: Measured | None
+    """None where the source gave nothing to do experiments with."""
+    phases: Sequence[Phase] = ()
+    mix: Mapping[str, int] = field(default_factory=dict)
+    """Rows of the whole pipeline by split."""
+    notes: Sequence[str] = ()
+    """In what the run under the doctor differs from a real one."""
+
+
+def examine(
+    topology: Topology,
+    schedule: Schedule,
+    stopper: Stopper,
+    *,
+    timeline: DeviceTimeline | None = None,
+) -> Diagnosis:
+    """Do the experiments, and tell what limits the trainer.
+
+    Args:
+        schedule: how long is measured.
+        stopper: ends it early; what was measured until then counts.
+        timeline: of the trainer's device; None: that of the topology's ``loader.device``.
+
+    Raises:
+        NothingMeasured: it ended before one round of experiments was through.
+        TrainingFailed: the training function raised.
+        ForebayError: of the source, of a stage, or of the state.
+    """
+    patient = _Patient.of(topology, timeline)
+    raw = patient.sample()
+    if not raw:
+        return _no_data(patient)
+    with ExitStack() as stack:
+        loader = patient.loader(patient.pipeline)
+        doctors = DoctorsLoader(
+            loader,
+            stopper,
+            schedule,
+            supplies=patient.supplies(raw),
+            clock=patient.clock,
+            timeline=patient.timeline,
+        )
+        stack.callback(doctors.close)
+        monitor = Monitor(loader, job_of_program(loader.options), interval=_WATCH_SECONDS)
+        stack.enter_context(monitor)
+        _train(topology, doctors)
+        history = monitor.history()
+    return _diagnosis(patient, doctors, history)
+
+
+@dataclass(frozen=True, slots=True)
+class _Patient:
+    """A topology as it is run under the doctor."""
+
+    topology: Topology
+    pipeline: Pipeline
+    options: Mapping[str, Any]
+    clock: StepClock
+    timeline: DeviceTimeline | None
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, topology: Topology, timeline: DeviceTimeline | None) -> _Patient:
+        given = dict(topology.loader_options)
+        if timeline is None:
+            timeline = _timeline_of(given.get("device"))
+        clock = HostClock() if timeline is None else DeviceClock(timeline)
+        pipeline = replace(topology.pipeline, sink=None, recorder=None)
+        fixed, notes = _fixed_workers(given, pipeline)
+        options = {
+            **given,
+            **fixed,
+            "state_of": "yielded",
+            "passes": None,
+            "steps_per_epoch": None,
+            "record_trace": None,
+            "step_clock": lambda: clock,
+        }
+        return cls(topology, pipeline, options, clock, timeline, notes)
+
+    def loader(self, pipeline: Pipeline, **options: Any) -> Loader:
+        """A loader of the pipeline, or of a part of it, at the topology's position."""
+        return pipeline.loader(**{**self.options, **options})
+
+    def sample(self) -> list[Slice]:
+        """Records of the source to do experiments with."""
+        pipeline, size = self.pipeline, self._batch_size
+        source: Source = pipeline.source
+        return sample(
+            source,
+            {},
+            _every,
+            rows=max(_SAMPLE_BATCHES * size, _SAMPLE_ROWS),
+            max_bytes=self._max_bytes // 4,
+            seconds=_SAMPLE_SECONDS,
+            patience=_PATIENCE_SECONDS,
+        )
+
+    def supplies(self, raw: Sequence[Slice]) -> dict[Kind, Supply]:
+        """Where batches come from without the source, and without the stages, too."""
+        cached = replace(self.pipeline, source=CachedSource(raw), budget=_FORGIVING)
+        done = self._finished(cached) if cached.stages else list(raw)
+        if not done:
+            raise NothingMeasured(
+                "none of the first records passes the stages, so that there is nothing to do "
+                "experiments with: look at the dead letters (forebay dlq), and at the filters"
+            )
+        plain = replace(cached, source=CachedSource(done), stages=())
+        # A source that costs nothing fills all the room it gets, and that takes the CPUs' time.
+        room = _STORE_BATCHES * self._batch_size * max(_row_bytes(raw), _row_bytes(done))
+        alone = {"rank": 0, "world_size": 1, "max_bytes": min(self._max_bytes, room)}
+        return {
+            "no source": FromLoader(self.loader(cached, **alone)),
+            "no stages": FromLoader(self.loader(plain, **alone, engine="threads")),
+        }
+
+    def _finished(self, cached: Pipeline) -> list[Slice]:
+        options = self.loader(cached, rank=0, world_size=1).options
+        plan = Plan(
+            source=cached.source,
+            stages=cached.stages,
+            positions={},
+            owns=_every,
+            run=Run(options.seed, 0),
+            order=options.order,
+            max_bytes=options.max_bytes,
+            workers=options.worker_bounds(),
+            batch_rows=None if cached.shuffling else self._batch_size,
+        )
+        return finished(
+            options.chosen_engine(),
+            plan,
+            rows=max(_SAMPLE_BATCHES * self._batch_size, _SAMPLE_ROWS),
+            seconds=_SAMPLE_SECONDS,
+            patience=_PATIENCE_SECONDS,
+        )
+
+    @property
+    def _batch_size(self) -> int:
+        assert self.pipeline.batching is not None
+        return self.pipeline.batching.size
+
+    @property
+    def _max_bytes(self) -> int:
+        return int(self.options.get("max_bytes", 256 << 20))
+
+
+class ScratchCheckpoint(Checkpoint):
+    """The training function's checkpoint under the doctor: read as ever, written to a file that
+    is thrown away at once, on the same disk, so that saving takes as long as it does."""
+
+    def save(self, payload: Any) -> None:
+        folder = self.path.parent if self.path.parent.is_dir() else None
+        with (
+            self._loader.pause("checkpoint"),
+            tempfile.TemporaryDirectory(prefix=".forebay-doctor-", dir=folder) as scratch,
+        ):
+            save_torch(Path(scratch) / "checkpoint", {"payload": payload})
+        self._saved_at = self._loader.batches
+
+
+def _train(topology: Topology, loader: DoctorsLoader) -> None:
+    train, kept = topology.train, topology.checkpoint
+    try:
+        if train is None:
+            _resume(topology, loader)
+            for _ in loader:
+                continue
+            return
+        options = dict(train.options)
+        if train.wants_checkpoint:
+            options["checkpoint"] = kept and ScratchCheckpoint(
+                kept.path, loader, every=kept.every, run=topology.name
+            )
+        else:
+            _resume(topology, loader)
+        train.function(loader, **options)
+    except ForebayError:
+        raise
+    except Stop:
+        return
+    except Exception as e:
+        if loader.error is e:
+            raise
+        raise TrainingFailed(f"the training function raised {type(e).__name__}: {e}") from e
+
+
+def _resume(topology: Topology, loader: TrainingLoader) -> None:
+    """Go on from the run's checkpoint, which is only read."""
+    if topology.checkpoint is not None:
+        state = checkpoint.load(topology.checkpoint.path, run=topology.name)
+        if state is not None:
+            loader.load_state_dict(state)
+
+
+def _diagnosis(patient: _Patient, loader: DoctorsLoader, history: Sequence[Snapshot]) -> Diagnosis:
+    try:
+        m = measured(loader.phases)
+    except ValueError as e:
+        raise NothingMeasured(
+            f"{e}: the training function took {loader.batches} batches and ended. Let it take "
+            "more of them (its own options in the section 'train'), or measure less: --steps 5 "
+            "--rounds 1"
+        ) from e
+    seen = _window(history, loader.phases, m)
+    return Diagnosis(
+        verdict=_verdict(patient, m, seen),
+        measured=m,
+        phases=tuple(loader.phases),
+        mix=dict(loader.origins),
+        notes=patient.notes,
+    )
+
+
+def _window(history: Sequence[Snapshot], phases: Sequence[Phase], m: Measured) -> Window:
+    """What was seen while the whole pipeline ran, with the shares that were measured."""
+    full = [p for p in phases if p.kind == "full"]
+    within = [[s for s in history if p.began <= s.at <= p.ended] for p in full]
+    longest = max(within, key=len)
+    if len(longest) < 2:
+        longest = list(history[-2:])
+    s = m.shares
+    shares = {
+        "starved": m.starved,
+        "copy": s["copy"],
+        "compute": s["compute"],
+        "communication": s["communication"],
+        "other": s["host"] + s["pause"],
+    }
+    pauses = _pauses(phases, s["pause"])
+    return replace(between(longest), shares=shares, starved=m.starved, pauses=pauses)
+
+
+def _pauses(phases: Sequence[Phase], share: float) -> dict[str, float]:
+    """The share of all pauses, by their names."""
+    seconds: dict[str, float] = {}
+    for phase in phases:
+        for name, value in phase.parts.pauses.items():
+            seconds[name] = seconds.get(name, 0.0) + value
+    whole = sum(seconds.values())
+    return {k: share * v / whole for k, v in seconds.items() if v > 0}
+
+
+def _verdict(patient: _Patient, m: Measured, w: Window) -> Verdict:
+    losses = {k: m.shares[k] for k in ("copy", "communication", "host", "pause")}
+    losses["starved"] = m.starved
+    if patient.topology.train is None:
+        return _drained(m, w)
+    loss = max(losses, key=lambda k: losses[k])
+    if losses[loss] < WORTH:
+        return _with_experiments(told(w, "compute", losses[loss]), m)
+    if loss == "starved":
+        return _with_experiments(starved(w, m.starved, _limit(m, w)), m)
+    return _with_experiments(told(w, loss, losses[loss]), m)
+
+
+def _limit(m: Measured, w: Window) -> Limit:
+    """Why data is late, by what the experiments say it waits for most."""
+    most = max(DATA, key=lambda part: m.shares[part])
+    if most == "handover":
+        return of_handover(w)
+    if uneven(w) and w.room_wait >= m.starved / 2:
+        return of_ready_batches(w)
+    return of_source(w) if most == "source" or not w.pools else of_stages(w)
+
+
+def _drained(m: Measured, w: Window) -> Verdict:
+    limit = _limit(m, w)
+    verdict = Verdict(
+        cause="draining",
+        sentence=f"Nobody trains: {w.rows:,.0f} rows a second are drained; {limit.because}.",
+        shares=w.shares,
+        evidence=limit.evidence,
+        guess=limit.guess,
+        advice=limit.advice,
+    )
+    return _with_experiments(verdict, m)
+
+
+def _with_experiments(verdict: Verdict, m: Measured) -> Verdict:
+    """The verdict with what was measured as the first of its evidence."""
+    ms = {kind: 1e3 * e.value for kind, e in m.per_step.items()}
+    steps = (
+        f"a step takes {ms['full']:.1f} ms; without the source {ms['no source']:.1f} ms, without "
+        f"source and stages {ms['no stages']:.1f} ms, with one frozen batch {ms['frozen']:.1f} ms"
+    )
+    return replace(verdict, evidence=(steps, *verdict.evidence))
+
+
+def _no_data(patient: _Patient) -> Diagnosis:
+    name = type(patient.pipeline.source).__name__
+    verdict = Verdict(
+        cause="source",
+        sentence=f"The trainer waits for data all the time: no record came of {name} within "
+        f"{_PATIENCE_SECONDS:.0f} s.",
+        shares={"starved": 1.0},
+        evidence=("no experiment could be done without a record",),
+        guess=("the topic or table is empty, or its reading begins at its end",),
+        advice="look whether something is written there, and where reading begins",
+    )
+    return Diagnosis(verdict=verdict, measured=None, notes=patient.notes)
+
+
+def _timeline_of(device: Any) -> DeviceTimeline | None:
+    if device is None or torch.device(device).type != "cuda":
+        return None
+    return CudaTimeline(device)
+
+
+def _fixed_workers(
+    given: Mapping[str, Any], pipeline: Pipeline
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The most workers of a range, from the start: a phase is too short to scale in."""
+    workers = given.get("workers", pipeline.workers)
+    if not isinstance(workers, (tuple, list)) or workers[0] == workers[1]:
+        return {"autoscale": None}, ()
+    note = f"the autoscaler is off: {workers[1]} workers, the most of {workers[0]} to {workers[1]}"
+    return {"workers": workers[1], "autoscale": None}, (note,)
+
+
+def _row_bytes(slices: Sequence[Slice]) -> int:
+    """Bytes that a row takes in flight, with its part of what a slice takes beside its rows."""
+    taken = sum(s.nbytes + _SLICE_BYTES for s in slices)
+    return max(taken // max(sum(map(len, slices)), 1), 1)
+
+
+def _every(split: Split) -> bool:
+    return True
