@@ -92,7 +92,7 @@ def test_what_readers_count_never_steps_back_however_many_die(ray_cluster: str) 
             if (s := feed.take(1.0)) is not None:
                 feed.release(s)
             counted.append(feed.reader_counts().get("rows", 0.0))
-        kill(processes_of("Reading")[0])  # type: ignore[arg-type]
+        kill(processes_of("Reading")[0])
     drained(feed)
     counted.append(feed.reader_counts()["rows"])
     assert counted == sorted(counted) and counted[-1] > 1600
