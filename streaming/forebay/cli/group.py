@@ -16,12 +16,14 @@ OWN: Mapping[str, tuple[str, str, str]] = {
     "run": ("forebay.cli.run", "run", "Run a topology: train, or drain the stream."),
     "validate": ("forebay.cli.validate", "validate", "Check a topology file, start nothing."),
     "schema": ("forebay.cli.validate", "schema", "Print the JSON Schema of topology files."),
+    "compare": ("forebay.cli.compare", "compare", "Compare a topology with variants of it."),
     "dlq": ("forebay.cli.dlq", "dlq", "Look at dead letters, and run them again."),
     "autoscale": (
         "forebay.cli.autoscale",
         "autoscale",
         "Simulate what the autoscaler would do.",
     ),
+    "doctor": ("forebay.cli.doctor", "doctor", "Why is my GPU idle? One sentence, and why."),
     "demo": ("forebay.cli.demo", "demo", "Train on live data, be killed, resume, and count it."),
 }
 COMMANDS = Plugins("forebay.commands", "command")

@@ -22,6 +22,7 @@ from forebay.deadletter import ErrorBudget
 from forebay.diagnose.cached import CachedSource, finished, sample
 from forebay.diagnose.experiments import DATA, Measured, measured
 from forebay.diagnose.phases import DoctorsLoader, FromLoader, Kind, Phase, Schedule, Supply
+from forebay.diagnose.profile import StepProfiler
 from forebay.engine import Plan
 from forebay.errors import ForebayError
 from forebay.loader import Loader
@@ -81,6 +82,7 @@ def examine(
     stopper: Stopper,
     *,
     timeline: DeviceTimeline | None = None,
+    profiler: StepProfiler | None = None,
 ) -> Diagnosis:
     """Do the experiments, and tell what limits the trainer.
 
@@ -88,6 +90,7 @@ def examine(
         schedule: how long is measured.
         stopper: ends it early; what was measured until then counts.
         timeline: of the trainer's device; None: that of the topology's ``loader.device``.
+        profiler: records a few steps in the end.
 
     Raises:
         NothingMeasured: it ended before one round of experiments was through.
@@ -107,6 +110,7 @@ def examine(
             supplies=patient.supplies(raw),
             clock=patient.clock,
             timeline=patient.timeline,
+            profiler=profiler,
         )
         stack.callback(doctors.close)
         monitor = Monitor(loader, job_of_program(loader.options), interval=_WATCH_SECONDS)

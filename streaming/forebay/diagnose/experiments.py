@@ -14,7 +14,7 @@ from statistics import median
 from typing import Literal, TypeAlias
 
 from forebay.diagnose.phases import KINDS, Kind, Phase
-from forebay.statistics import Estimate, estimate
+from forebay.statistics import Estimate, estimate, quantile
 
 Part: TypeAlias = Literal[
     "source", "stages", "handover", "copy", "communication", "host", "pause", "compute"
@@ -24,6 +24,7 @@ PARTS: tuple[Part, ...] = (
 )  # fmt: skip
 DATA: tuple[Part, ...] = ("source", "stages", "handover")
 """What the trainer waits for when it waits for data."""
+QUANTILES = (0.5, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,20 @@ def measured(phases: Sequence[Phase]) -> Measured:
         shares=_shares(_Times.middle(times), pause),
         intervals={part: estimate([s[part] for s in each]) for part in PARTS},
     )
+
+
+def percentiles(phases: Sequence[Phase]) -> dict[str, dict[str, Estimate]]:
+    """Seconds of steps and of waits of the whole pipeline, as the host saw them, by quantile."""
+    full = [p for p in phases if p.kind == "full"]
+    seen = {
+        "step": [s for p in full for s in p.step_seconds],
+        "wait": [s for p in full for s in p.wait_seconds],
+    }
+    return {
+        name: {f"p{100 * q:.0f}": quantile(values, q) for q in QUANTILES}
+        for name, values in seen.items()
+        if values
+    }
 
 
 @dataclass(frozen=True, slots=True)

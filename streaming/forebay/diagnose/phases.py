@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
+from forebay.diagnose.profile import StepProfiler
 from forebay.errors import SourceError, StateError
 from forebay.loader import Loader
 from forebay.stepclock import DeviceTimeline, StepClock, StepTimes
@@ -215,6 +216,7 @@ class DoctorsLoader(TrainingLoader):
         supplies: by kind, beside ``full`` and ``frozen``.
         clock: the step clock of all loaders.
         timeline: of the trainer's device; None: it works on the host.
+        profiler: records some steps of the whole pipeline after all else.
     """
 
     def __init__(
@@ -226,10 +228,11 @@ class DoctorsLoader(TrainingLoader):
         supplies: Mapping[Kind, Supply],
         clock: StepClock,
         timeline: DeviceTimeline | None,
+        profiler: StepProfiler | None = None,
     ) -> None:
         super().__init__(loader, stopper)
         self._schedule, self._clock, self._device = schedule, clock, _Device(timeline)
-        self._frozen = Frozen(clock)
+        self._profiler, self._frozen = profiler, Frozen(clock)
         live = Live(loader, schedule.patience)
         self._supplies: dict[Kind, Supply] = {"full": live, **supplies, "frozen": self._frozen}
         self._given = self._all()
@@ -283,6 +286,8 @@ class DoctorsLoader(TrainingLoader):
             # There and back: what drifts over a round is not always to the same one's disadvantage.
             for kind in self._supplies if i % 2 == 0 else reversed(self._supplies):
                 yield from self._phase(kind, i)
+        if self._profiler is not None:
+            yield from self._profiled(self._profiler)
 
     def _warm_up(self) -> Iterator[Batch]:
         """The training function's own first steps, which allocate and compile."""
@@ -316,6 +321,19 @@ class DoctorsLoader(TrainingLoader):
             self._device.pace()
             if time.monotonic() >= until:
                 break
+
+    def _profiled(self, profiler: StepProfiler) -> Iterator[Batch]:
+        supply = self._supplies["full"]
+        supply.begin()
+        try:
+            yield from self._unmeasured(supply)
+            with profiler:
+                done = False
+                while not done:
+                    yield supply.next()
+                    done = profiler.step()
+        finally:
+            supply.end()
 
     def _measured(self, supply: Supply, kind: Kind, number: int) -> Iterator[Batch]:
         self._device.catch_up()

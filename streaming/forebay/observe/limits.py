@@ -109,9 +109,9 @@ def of_stages(w: Window) -> Limit:
         return _blocked(w, pool)
     stage = max(w.stages, key=lambda k: w.stages[k])
     evidence = [
-        f"the workers of pool {name!r} are busy {percent(pool.busy)} of the time, and "
-        f"{pool.queued:.1f} slices wait for one",
-        f"stage {stage!r} keeps {w.stages[stage]:.1f} of {pool.workers:.0f} workers busy",
+        f"the {pool.workers:.0f} workers of pool {name!r} are busy {percent(pool.busy)} of the "
+        f"time, and {pool.queued:.1f} slices wait for one",
+        *(f"stage {k!r} keeps {n:.1f} of them busy" for k, n in w.stages.items()),
         *_of_workers(w, pool),
     ]
     if w.gil is not None and w.gil >= _LOCKED and name == "stages":
@@ -127,11 +127,18 @@ def of_stages(w: Window) -> Limit:
     guess, advice = _more_workers(w, pool)
     return Limit(
         cause="stages",
-        because=f"decoding is the limit: stage {stage!r} keeps all {pool.workers:.0f} workers busy",
+        because=f"decoding is the limit: stage {stage!r} keeps {_of(w.stages[stage], pool)} busy",
         evidence=tuple(evidence),
         guess=guess,
         advice=advice,
     )
+
+
+def _of(busy: float, pool: PoolIn) -> str:
+    """How many of a pool's workers a stage keeps busy, in words."""
+    if busy >= _FULL * pool.workers:
+        return "its worker" if pool.workers <= 1 else f"all {pool.workers:.0f} workers"
+    return f"{busy:.1f} of {pool.workers:.0f} workers"
 
 
 def _of_workers(w: Window, pool: PoolIn) -> list[str]:
