@@ -22,6 +22,7 @@ from forebay.engine import PoolStats
 from forebay.errors import StateError
 from forebay.loader import Loader, LoaderIterator
 from forebay.options import LoaderOptions, LoaderStats, SplitStats
+from forebay.stepclock import StepClock
 from forebay.tensors import Batch
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -198,6 +199,11 @@ class TrainingLoader(IterableDataset[Batch]):
     def options(self) -> LoaderOptions:
         """How the loader runs."""
         return self._loader.options
+
+    @property
+    def step_clock(self) -> StepClock:
+        """What measures where the trainer's time goes."""
+        return self._loader.step_clock
 
     def pause(self, name: str) -> AbstractContextManager[None]:
         """Count the time inside as a pause of training, by its name; see ``Loader.pause``."""
