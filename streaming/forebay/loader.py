@@ -129,6 +129,7 @@ class Loader(IterableDataset[Batch]):
                 "before the first next(), or close() the loader first"
             )
         self._state = State.from_json(state_dict)
+        self._counts.saved = self._state.splits
         self._uncommitted.clear()
 
     def commit(self, batches: int = 1) -> None:
