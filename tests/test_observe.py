@@ -190,7 +190,7 @@ def test_durations_fall_into_the_bucket_whose_bound_they_do_not_exceed() -> None
 
 
 def test_ages_of_many_rows_are_counted_as_one_by_one() -> None:
-    times, now = np.sort(np.random.default_rng(3).uniform(0, 100, 500)), 90.0
+    times, now = np.sort(np.random.default_rng(3).integers(0, 100, 500)).astype(float), 90.0
     together, alone = Durations([1, 5, 20, 60]), Durations([1, 5, 20, 60])
     together.add_since(times, now)
     for t in times:

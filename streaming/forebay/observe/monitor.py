@@ -24,7 +24,7 @@ from typing import Protocol
 from forebay.autoscale import Taken
 from forebay.autoscale.gil import LockProbe
 from forebay.cpus import cpu_share
-from forebay.engine import PoolStats
+from forebay.engine import Engine, PoolStats
 from forebay.nvml import GpuWatch
 from forebay.observe.lag import LagWatch
 from forebay.observe.memory import PssWatch
@@ -38,6 +38,7 @@ from forebay.observe.snapshot import (
     Snapshot,
 )
 from forebay.options import LoaderOptions, LoaderStats, SplitStats
+from forebay.threads import ThreadEngine
 
 _log = logging.getLogger("forebay.observe")
 KEPT_SECONDS = 900.0
@@ -124,9 +125,10 @@ class Monitor:
         self._thread = threading.Thread(target=self._run, name="forebay-observe", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Begin to watch; the first snapshot is there when it returns."""
         if self._gpus is not None:
             self._gpus.start()
+        self._tick()
         self._thread.start()
 
     def stop(self, ended: str | None = None) -> None:
@@ -249,6 +251,14 @@ class Monitor:
             self._outputs = [o for o in self._outputs if o is not output]
 
 
+def engine_name(engine: Engine | str) -> str:
+    """An engine by the name that topologies use."""
+    if isinstance(engine, str):
+        return engine
+    kind = type(engine).__name__
+    return "threads" if isinstance(engine, ThreadEngine) else kind.removesuffix("Engine").lower()
+
+
 def job_of_program(options: LoaderOptions, name: str | None = None) -> JobSeen:
     """What is known of this process without being told: its script, and its rank."""
     rank, world_size = options.rank, options.world_size
@@ -258,7 +268,7 @@ def job_of_program(options: LoaderOptions, name: str | None = None) -> JobSeen:
         pid=os.getpid(),
         rank=int(os.environ.get("RANK", 0)) if rank is None else rank,
         world_size=int(os.environ.get("WORLD_SIZE", 1)) if world_size is None else world_size,
-        engine=options.engine if isinstance(options.engine, str) else type(options.engine).__name__,
+        engine=engine_name(options.engine),
         version=version("forebay"),
         began=time.time(),
     )
