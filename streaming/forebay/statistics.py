@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 Statistic: TypeAlias = Literal["median", "mean"]
 Floats: TypeAlias = NDArray[np.float64]
 LEVEL = 0.95
-_RESAMPLES, _AT_ONCE = 4000, 1 << 20
+_RESAMPLES, _AT_ONCE = 2000, 1 << 20
+# Student's t: between minus and plus so many standard errors lie 95 of 100 means, by degrees of
+# freedom from 1 on.
+_T = tuple(
+    map(
+        float,
+        "12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131 "
+        "2.120 2.110 2.101 2.093 2.086 2.080 2.074 2.069 2.064 2.060 2.056".split(),
+    )
+)
 _STATISTICS: dict[str, Callable[..., Any]] = {"median": np.median, "mean": np.mean}
 
 
@@ -87,7 +96,9 @@ def ratio(
 
     Args:
         paired: ``a[i]`` and ``b[i]`` were measured next to each other: the ratio is that of the
-            pairs, so that what slowed both down does not count.
+            pairs, so that what slowed both down does not count. The interval is at least that of
+            Student's t on the logarithms: of few pairs that are equal the bootstrap alone tells
+            7 of 100 (five pairs), or 24 (three), to differ.
 
     Raises:
         ValueError: no values, not finite ones, or one of ``b`` is not above 0; or they are paired
@@ -99,7 +110,7 @@ def ratio(
     if paired:
         if len(above) != len(below):
             raise ValueError(f"{len(above)} and {len(below)} values are no pairs")
-        return estimate((above / below).tolist(), statistic, seed)
+        return _widened(estimate((above / below).tolist(), statistic, seed), above / below)
     fold, rng = _STATISTICS[statistic], np.random.default_rng(seed)
     value, n = float(fold(above) / fold(below)), min(len(above), len(below))
     if n == 1:
@@ -133,6 +144,17 @@ def shown(value: float) -> str:
     if not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _widened(e: Estimate, ratios: Floats) -> Estimate:
+    """The estimate with Student's interval of the ratios' logarithms within its own."""
+    n = len(ratios)
+    if n == 1 or (ratios <= 0).any():
+        return e
+    logs = np.log(ratios)
+    reach = _T[min(n - 2, len(_T) - 1)] * float(logs.std(ddof=1)) / math.sqrt(n)
+    low, high = math.exp(float(logs.mean()) - reach), math.exp(float(logs.mean()) + reach)
+    return Estimate(e.value, min(e.low, low), max(e.high, high), n)
 
 
 def _checked(values: Sequence[float]) -> Floats:

@@ -30,7 +30,8 @@ def panels(title: str, charts: Mapping[str, Lines], x_label: str) -> str:
     names = list(dict.fromkeys(name for lines in charts.values() for name in lines))
     parts, y = legend(names, 42) if len(names) > 1 else ([], 24.0)
     xs = [x for lines in charts.values() for points in lines.values() for x, _ in points]
-    across = ticks(min(xs, default=0.0), max(xs, default=1.0))
+    whole = all(float(x).is_integer() for x in xs)
+    across = ticks(min(xs, default=0.0), max(xs, default=1.0), whole=whole)
     for label, lines in charts.items():
         parts += _panel(label, lines, names, across, y + 14)
         y += 14 + _PANEL + 24

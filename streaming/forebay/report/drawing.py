@@ -82,12 +82,18 @@ def stroke(i: int) -> str:
     return f'class="fb-s{i % SERIES}" fill="none"{dashed}'
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers of which the first is at most ``low`` and the last at least ``high``."""
+def ticks(low: float, high: float, most: int = 5, *, whole: bool = False) -> list[float]:
+    """Round numbers of which the first is at most ``low`` and the last at least ``high``.
+
+    Args:
+        whole: without fractions.
+    """
     if high <= low:
         high = low + (abs(low) or 1.0)
     rough = (high - low) / most
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * m for m in (1, 2, 2.5, 5, 10) if unit * m >= rough * (1 - 1e-9))
+    if whole:
+        step = max(math.ceil(step), 1)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [i * step for i in range(first, last + 1)]

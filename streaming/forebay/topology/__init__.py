@@ -7,7 +7,7 @@ for batch in topology.loader(): ...
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from forebay.mixing import mix
 from forebay.options import ENGINES
 from forebay.plugins import Plugins
 from forebay.topology.build import RECORDERS, Builder
+from forebay.topology.changes import Change, changes_of, with_change
 from forebay.topology.engines import EngineChoice, with_engine
 from forebay.topology.nodes import Node, parse
 from forebay.topology.parameters import parameters
@@ -31,6 +32,7 @@ __all__ = [
     "RECORDERS",
     "SINKS",
     "SOURCES",
+    "Change",
     "Checkpointing",
     "EngineChoice",
     "Place",
@@ -38,6 +40,7 @@ __all__ = [
     "Topology",
     "TopologyError",
     "Training",
+    "changes_of",
     "json_schema",
     "load",
     "load_sink",
@@ -60,11 +63,13 @@ def load(
     engines: Plugins = ENGINES,
     env: Mapping[str, str] = os.environ,
     engine: EngineChoice = _AS_THE_FILE_SAYS,
+    changes: Sequence[Change] = (),
 ) -> Topology:
     """Read and check a topology file. Imports what it names; opens and starts nothing.
 
     Args:
         engine: wins over what the file says.
+        changes: other values for some keys of the file; see ``changes_of``.
 
     Raises:
         TopologyError: something is wrong; tells every problem with its line.
@@ -72,6 +77,8 @@ def load(
     """
     problems = Problems()
     root = _tree(path, env, problems)
+    for change in changes:
+        root = with_change(root, change, problems)
     if engine != _AS_THE_FILE_SAYS:
         root = with_engine(root, engine, engines)
     builder = Builder(root, problems, sources, sinks, recorders, engines)
