@@ -22,13 +22,12 @@ LEVEL = 0.95
 _RESAMPLES, _AT_ONCE = 2000, 1 << 20
 # Student's t: between minus and plus so many standard errors lie 95 of 100 means, by degrees of
 # freedom from 1 on.
-_T = tuple(
-    map(
-        float,
-        "12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131 "
-        "2.120 2.110 2.101 2.093 2.086 2.080 2.074 2.069 2.064 2.060 2.056".split(),
-    )
+# fmt: off
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
 )
+# fmt: on
 _STATISTICS: dict[str, Callable[..., Any]] = {"median": np.median, "mean": np.mean}
 
 
