@@ -226,7 +226,7 @@ class FakeTimeline:
     """The ``DeviceTimeline`` of a fake device; ``fails_at`` numbers a mark it cannot put."""
 
     def __init__(self, device: FakeDevice) -> None:
-        self._device = device
+        self.device = device
         self._marks = 0
         self.fails_at: int | None = None
 
@@ -234,10 +234,10 @@ class FakeTimeline:
         self._marks += 1
         if self._marks - 1 == self.fails_at:
             return None
-        return FakeMark(max(self._device.free_at(), self._device.clock()))
+        return FakeMark(max(self.device.free_at(), self.device.clock()))
 
     def reached(self, mark: FakeMark) -> bool:
-        return mark.at <= self._device.clock()
+        return mark.at <= self.device.clock()
 
     def seconds(self, earlier: FakeMark, later: FakeMark) -> float:
         if not self.reached(later):
@@ -245,7 +245,7 @@ class FakeTimeline:
         return later.at - earlier.at
 
     def idle(self) -> bool:
-        return self._device.free_at() <= self._device.clock()
+        return self.device.free_at() <= self.device.clock()
 
 
 def _event(value: Any) -> bool:

@@ -1,0 +1,205 @@
+"""Ranks tell each other where their time goes, and what they wait for each other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.ranks_job import RANKS
+from tests.snapshots import busy, idle
+from torch.nn.parallel import DistributedDataParallel
+
+from forebay import Pipeline
+from forebay.observe.ddp import measure_communication
+from forebay.observe.monitor import Monitor
+from forebay.observe.ranks import StoreRanks, of_job, own_store
+from forebay.testing import FakeDevice, FakeMark, FakeTimeline, MemorySource, TurnableClock
+
+_dist: Any = dist
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Mapping[str, Any]]:
+    """What each rank of a job of three processes saw; nothing of rank 2, which ends first."""
+    folder = tmp_path_factory.mktemp("job")
+    store = _dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.ranks_job", str(store.port), str(r), folder / str(r)],
+            cwd=ROOT,
+        )
+        for r in range(RANKS)
+    ]
+    try:
+        assert [p.wait(timeout=100) for p in ranks] == [0] * RANKS
+    finally:
+        for p in ranks:
+            p.kill()
+    return {int(f.name): json.loads(f.read_text()) for f in folder.iterdir()}
+
+
+def test_each_rank_sees_which_one_starves(job: Mapping[int, Mapping[str, Any]]) -> None:
+    for rank in (0, 1):
+        starved = dict(job[rank]["ranks"])
+        assert max(starved, key=starved.__getitem__) == 1
+        assert len(starved) == RANKS
+
+
+def test_a_rank_that_ends_is_absent_and_the_others_go_on(
+    job: Mapping[int, Mapping[str, Any]],
+) -> None:
+    assert job[0]["left"] == job[1]["left"] == [0, 1]
+
+
+def test_gradients_are_those_of_ddp_without_the_hook(job: Mapping[int, Mapping[str, Any]]) -> None:
+    assert job[0]["equal"]
+    assert job[1]["equal"]
+
+
+def test_what_a_rank_waits_for_a_late_one_is_communication(
+    job: Mapping[int, Mapping[str, Any]],
+) -> None:
+    assert job[0]["communicated"] > job[1]["communicated"] > 0
+
+
+class Reducing(FakeTimeline):
+    """Of a device that has worked for 5 ms from mark to mark: that is what reducing takes."""
+
+    def mark(self) -> FakeMark | None:
+        self.device.launch(0.005)
+        return super().mark()
+
+
+def test_on_a_device_communication_is_its_own_time_and_never_waited_for() -> None:
+    dist.init_process_group("gloo", store=_dist.HashStore(), rank=0, world_size=1)
+    try:
+        device = FakeDevice(TurnableClock())
+        loader = Pipeline(MemorySource({"a": [1]})).batch(1).loader()
+        loader.step_clock.wait_begins()
+        model = DistributedDataParallel(torch.nn.Linear(4, 4))
+        measure_communication(model, loader, timeline=Reducing(device))
+        told = []
+        for _ in range(4):
+            model(torch.ones(2, 4)).sum().backward()
+            told.append(loader.step_clock._communicated)  # type: ignore[attr-defined]
+            device.synchronize()
+    finally:
+        dist.destroy_process_group()
+    assert told == [None, *(pytest.approx(0.005 * i) for i in (1, 2, 3))]
+
+
+class Ranks:
+    """Ranks in one process, on one store, by one clock."""
+
+    def __init__(self, n: int) -> None:
+        self.store, self.clock = _dist.HashStore(), TurnableClock()
+        self.ranks = [StoreRanks(self.store, r, n, self.clock) for r in range(n)]
+        self.seconds = 0.0
+
+    def turn(self, *ranks: int, seconds: float = 1.0) -> list[list[int]]:
+        """Time goes on, and these ranks tell and hear: of whom each of them knows."""
+        self.clock.turn(seconds)
+        self.seconds += seconds
+        return [[seen.rank for seen in self.ranks[r].exchange(busy(self.seconds))] for r in ranks]
+
+
+def test_the_shares_are_those_of_the_last_seconds() -> None:
+    ranks = Ranks(2)
+    for _ in range(9):
+        ranks.turn(0, 1)
+    (_, seen) = ranks.ranks[0].exchange(busy(ranks.seconds + 1))
+    told = [getattr(seen, k) for k in ("starved", "copy", "compute", "communication", "other")]
+    assert told == [pytest.approx(x) for x in (0.1, 0.05, 0.7, 0.1, 0.05)]
+
+
+def test_a_rank_that_has_not_told_yet_is_absent_and_nobody_waits_for_it() -> None:
+    ranks = Ranks(3)
+    assert ranks.turn(0, 1) == [[], []]  # shares are differences
+    assert ranks.turn(0, 1) == [[0], [0, 1]]
+    assert ranks.turn(0, 1) == [[0, 1], [0, 1]]
+
+
+def test_a_rank_whose_shares_are_unknown_tells_nothing() -> None:
+    ranks = Ranks(2)
+    ranks.turn(0)
+    for i in range(3):
+        assert ranks.ranks[1].exchange(idle(i)) == ()
+    assert ranks.turn(0) == [[0]]
+
+
+def test_a_rank_that_falls_silent_is_absent_until_it_tells_again() -> None:
+    ranks = Ranks(2)
+    for _ in range(3):
+        ranks.turn(0, 1)
+    for _ in range(9):
+        assert ranks.turn(0) == [[0, 1]]
+    assert ranks.turn(0, seconds=2.0) == [[0]]
+    assert ranks.turn(1, 0)[1] == [0, 1]
+
+
+def test_a_rank_that_ends_says_so() -> None:
+    ranks = Ranks(2)
+    for _ in range(3):
+        ranks.turn(0, 1)
+    ranks.ranks[1].exchange(busy(ranks.seconds, ended="done"))
+    assert ranks.turn(0) == [[0]]
+
+
+def test_many_ranks_ask_less_often() -> None:
+    ranks = Ranks(320)
+    for _ in range(2):
+        ranks.turn(0, 1, seconds=10.0)
+    assert ranks.turn(0, 1, seconds=9.0) == [[0], [0, 1]]
+    assert ranks.turn(0, 1, seconds=1.0) == [[0, 1], [0, 1]]
+
+
+def test_without_a_process_group_nobody_tells() -> None:
+    ranks = of_job()
+    assert ranks is not None
+    assert ranks.exchange(busy()) == ()
+
+
+def test_the_store_of_a_job_is_asked_over_a_connection_of_our_own(tmp_path: Path) -> None:
+    tcp = _dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for store in (tcp, _dist.FileStore(str(tmp_path / "store"), 1), _dist.HashStore()):
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            own = own_store()
+        finally:
+            dist.destroy_process_group()
+        own.set("0", b"told")
+        assert store.get("forebay/0/0") == b"told"
+
+
+def test_a_store_that_is_gone_ends_the_telling_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = _dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ours = _dist.TCPStore("127.0.0.1", store.port, wait_for_workers=False)
+    loader = Pipeline(MemorySource({"a": list(range(9))})).batch(1).loader()
+    monitor = Monitor(loader, interval=60.0, ranks=StoreRanks(ours, 0, 2), gpus=False)
+    with monitor, loader:
+        for _ in loader:
+            pass
+        del store
+    assert monitor.history()[-1].ranks == ()
+    assert "do not hear of each other any more" in caplog.text
+
+
+def test_what_was_told_by_a_job_that_is_over_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = _dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        own_store().set("1", b"old")
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+        assert not own_store().check(["1"])
+    finally:
+        dist.destroy_process_group()
