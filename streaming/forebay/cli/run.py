@@ -6,6 +6,8 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +26,10 @@ from forebay.cli.common import (
 from forebay.cli.early import EARLY
 from forebay.cli.exits import UserCodeError
 from forebay.errors import ForebayError
+from forebay.observe.monitor import job_of_program
+from forebay.observe.snapshot import JobSeen
+from forebay.observe.watching import Watching
+from forebay.options import LoaderOptions
 from forebay.progress import Outcome, Progress, Style
 from forebay.topology import Topology
 from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
@@ -50,6 +56,12 @@ _log = logging.getLogger("forebay")
     help="Seconds that a training step may take to end after SIGTERM or Ctrl-C.",
 )
 @click.option(
+    "--dashboard",
+    metavar="[HOST]:PORT",
+    help="Serve the dashboard, and /metrics for Prometheus, while it runs; on 127.0.0.1 unless a "
+    "host is given.",
+)
+@click.option(
     "--record-trace",
     type=click.Path(),
     help="Write what an autoscaler sees, a line a second, to this file, for `forebay autoscale "
@@ -65,6 +77,7 @@ def run(
     batches: int | None,
     interval: float,
     grace: float,
+    dashboard: str | None,
     record_trace: str | None,
 ) -> None:
     """Run the file TOPOLOGY: train, or without a training function drain the stream.
@@ -77,6 +90,9 @@ def run(
     set_up_logging(options)
     stopper = Stopper(grace)
     saved = ""
+    metrics = loaded.metrics
+    if dashboard is not None:
+        metrics = replace(metrics, listen=dashboard)
     try:
         with ExitStack() as stack:
             stack.enter_context(stopper)
@@ -87,8 +103,9 @@ def run(
             stack.callback(job.loader.close)
             job.resume()
             saved = job.saved()
-            _say_what_begins(loaded, job, options)
-            with _progress(job, stopper, options, interval):
+            watching = Watching(job.loader, metrics, _job_seen(loaded)) if metrics.wanted else None
+            _say_what_begins(loaded, job, options, watching)
+            with _watched(watching, stopper), _progress(job, stopper, options, interval):
                 job.run()
     except Stop:
         pass  # before the first batch was asked for: there is nothing to save
@@ -97,10 +114,40 @@ def run(
         options.emit(event, f"stopped by {stopper.signal.name}{saved}")
 
 
-def _say_what_begins(loaded: Topology, job: Job, options: Options) -> None:
-    """The first line, before anything is read: a source may take long to give its first batch."""
+def _job_seen(loaded: Topology) -> JobSeen:
+    """Whose run it is, for those who watch it."""
+    of_program = job_of_program(
+        LoaderOptions(**loaded.loader_options), loaded.name or Path(loaded.file).stem
+    )
+    return replace(
+        of_program, topology=loaded.file, engine=loaded.engine, has_trainer=loaded.train is not None
+    )
+
+
+@contextmanager
+def _watched(watching: Watching | None, stopper: Stopper) -> Iterator[None]:
+    """Watch the run, and say in the end how it ended."""
+    if watching is None:
+        yield
+        return
+    watching.start()
+    outcome: Outcome = "failed"
+    try:
+        yield
+        outcome = "done"
+    finally:
+        watching.stop(outcome if stopper.signal is None else "stopped")
+
+
+def _say_what_begins(
+    loaded: Topology, job: Job, options: Options, watching: Watching | None
+) -> None:
+    """The first lines, before anything is read: a source may take long to give its first batch."""
     what = described(loaded)
-    event = {"event": "started", **what, "resumed": job.resumed}
+    url = None if watching is None else watching.url
+    event = {"event": "started", **what, "resumed": job.resumed, "dashboard": url}
+    if url is not None and not options.json:
+        click.echo(f"dashboard: {url}")
     begin = f", goes on from {what['checkpoint']}" if job.resumed else ""
     options.emit(event, f"reading {loaded.file}: {in_words(what)}{begin}")
     sys.stdout.flush()
