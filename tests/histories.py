@@ -29,24 +29,24 @@ _STATES: Sequence[LagState] = ("OK", "OK", "OK", "BEHIND", "STALLED", "STOPPED")
 
 def durations(bounds: Sequence[float], each: float, many: int) -> Histogram:
     """So many durations of one length."""
-    made = Durations(bounds)
-    for _ in range(many):
-        made.add(each)
-    return made.taken()
+    one = Durations(bounds)
+    one.add(each)
+    counts = tuple(n * many for n in one.taken().counts)
+    return Histogram(bounds=tuple(map(float, bounds)), counts=counts, sum=each * many)
 
 
 def snapshot(
     second: int,
     *,
     rank: int = 0,
-    ranks: int = 1,
+    world: int = 1,
     began: float = BEGAN,
     starved: float = 0.3,
     splits: int = 3,
     **more: Any,
 ) -> Snapshot:
     """A rank ``second`` seconds after its job began, which eats 1,000 rows a second."""
-    job = replace(JOB, rank=rank, world_size=ranks, pid=17 + rank, began=began)
+    job = replace(JOB, rank=rank, world_size=world, pid=17 + rank, began=began)
     made = Snapshot(
         at=began + second,
         job=job,
@@ -59,8 +59,8 @@ def snapshot(
             starved=starved * second,
             copy=0.05 * second,
             compute=(0.9 - starved) * second,
-            communication=0.05 * second if ranks > 1 else None,
-            other=0.0 if ranks > 1 else 0.05 * second,
+            communication=0.05 * second if world > 1 else None,
+            other=0.0 if world > 1 else 0.05 * second,
         ),
         step_seconds=durations(STEP_BOUNDS, 0.1, second),
         wait_seconds=durations(STEP_BOUNDS, 0.03, second),

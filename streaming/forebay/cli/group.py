@@ -17,7 +17,14 @@ OWN: Mapping[str, tuple[str, str, str]] = {
     "validate": ("forebay.cli.validate", "validate", "Check a topology file, start nothing."),
     "schema": ("forebay.cli.validate", "schema", "Print the JSON Schema of topology files."),
     "compare": ("forebay.cli.compare", "compare", "Compare a topology with variants of it."),
+    "tune": ("forebay.cli.tune", "tune_command", "Find workers and prefetch for a topology."),
     "dlq": ("forebay.cli.dlq", "dlq", "Look at dead letters, and run them again."),
+    "dashboard": (
+        "forebay.cli.dashboard",
+        "dashboard",
+        "Serve a page that shows running jobs.",
+    ),
+    "top": ("forebay.cli.top", "top", "Show running jobs in this terminal."),
     "autoscale": (
         "forebay.cli.autoscale",
         "autoscale",

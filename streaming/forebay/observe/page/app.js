@@ -5,6 +5,7 @@ import { byId, el, mark, refill, say } from "./dom.js";
 import { showFlow } from "./flow.js";
 import { clock, percent, plural, seconds, short, bytes } from "./format.js";
 import { changes, decisionWords, showDecisions, showLetters, showMachine, showRanks, showTiles } from "./panels.js";
+import { rankName } from "./ranks.js";
 import { setUpSplits, showSplits } from "./splits.js";
 import { PART_NAMES, PARTS, showVerdict } from "./verdict.js";
 
@@ -78,7 +79,7 @@ function showHead(rank) {
   const choice = byId("rank");
   byId("rank-choice").hidden = picture.ranks.length < 2;
   const options = ["", ...picture.ranks.map((r) => r.key)];
-  refill(choice, options.map((key) => el("option", { value: key }, key || "the worst off")));
+  refill(choice, options.map((key) => el("option", { value: key }, key ? rankName(picture, key) : "the worst off")));
   choice.value = chosen ?? "";
 }
 
@@ -100,7 +101,7 @@ function showConnection() {
     [word, tone] = ["connecting", "quiet"];
   } else if (gone.length || silent.length) {
     [word, tone] = ["silent", "warn"];
-    banner = [...gone.map(goneWords), ...(gone.length ? [] : silent.map((r) => `${r.key} has told nothing for ${seconds(Math.round(r.age))}.`))].join(" ");
+    banner = [...gone.map(goneWords), ...(gone.length ? [] : silent.map((r) => `${rankName(picture, r.key)} has told nothing for ${seconds(Math.round(r.age))}.`))].join(" ");
   } else if (picture.ranks.length === 0) {
     [word, tone] = ["waiting for the run", "quiet"];
   }
@@ -127,8 +128,8 @@ function setUpCharts() {
     new Chart(place, { title: "Freshness: from event to step", format: seconds,
       series: [{ key: "fresh_p50", name: "median", class: "line-1" }, { key: "fresh_p95", name: "p95", class: "line-2" }] }),
     new Chart(place, { title: "Lag in records", format: plain, series: [{ key: "lag_records", name: "of all splits", class: "line-1" }] }),
-    new Chart(place, { title: "Workers, and decisions to change them", format: plain, series: [{ key: "workers", name: "workers", class: "line-1" }] }),
-    new Chart(place, { title: "Memory of the process", format: bytes, series: [{ key: "rss", name: "resident", class: "line-1" }] }),
+    new Chart(place, { title: "Workers, and decisions to change them", format: plain, steps: true, series: [{ key: "workers", name: "workers", class: "line-1" }] }),
+    new Chart(place, { title: "Memory of the process", format: bytes, base: 2, series: [{ key: "rss", name: "resident", class: "line-1" }] }),
   ];
 }
 

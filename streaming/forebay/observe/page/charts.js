@@ -5,19 +5,22 @@ import { el, mark, say, svg } from "./dom.js";
 import { clock, UNKNOWN } from "./format.js";
 
 const HEIGHT = 168;
-const PAD = { top: 14, right: 10, bottom: 22, left: 46 };
+const PAD = { top: 14, right: 10, bottom: 22, left: 56 };
 const SPAN_SECONDS = 900;
 const LEAST_SPAN_SECONDS = 60;
 // More than this between two points is a gap: nobody looked, or the job was down.
 const GAP_SECONDS = 15;
 
 export class Chart {
-  // series: [{key, name, class}]; stacked: shares that add up; format: a figure in words.
-  constructor(place, { title, series, format, stacked = false, top = null }) {
+  // series: [{key, name, class}]; stacked: shares that add up; format: a figure in words; steps: a
+  // count that jumps; base: of the round numbers of the axis.
+  constructor(place, { title, series, format, stacked = false, top = null, steps = false, base = 10 }) {
     this.series = series;
     this.format = format;
     this.stacked = stacked;
     this.top = top;
+    this.path = steps ? stairs : line;
+    this.base = base;
     this.title = title;
     this.points = [];
     this.marks = [];
@@ -75,7 +78,7 @@ export class Chart {
 
   axes() {
     const highest = Math.max(0, ...this.points.flatMap((p) => this.series.map((s) => p[s.key] ?? 0)));
-    this.ceiling = this.top ?? nice(highest);
+    this.ceiling = this.top ?? nice(highest, this.base);
     const parts = [];
     for (const share of [0, 0.5, 1]) {
       const y = this.y(share * this.ceiling);
@@ -103,7 +106,7 @@ export class Chart {
         if (this.stacked) return [svg("path", { d: area(run), class: `area ${s.class}` })];
         return run.length === 1
           ? [svg("circle", { cx: run[0].x, cy: run[0].top, r: 1.5, class: `dot ${s.class}` })]
-          : [svg("path", { d: line(run), class: `line ${s.class}` })];
+          : [svg("path", { d: this.path(run), class: `line ${s.class}` })];
       });
     });
   }
@@ -195,14 +198,19 @@ function line(run) {
   return run.map((p, i) => `${i ? "L" : "M"}${p.x.toFixed(1)} ${p.top.toFixed(1)}`).join("");
 }
 
+function stairs(run) {
+  return run.map((p, i) => `${i ? "H" : "M"}${p.x.toFixed(1)}${i ? "V" : " "}${p.top.toFixed(1)}`).join("");
+}
+
 function area(run) {
   const back = run.toReversed().map((p) => `L${p.x.toFixed(1)} ${p.low.toFixed(1)}`).join("");
   return `${line(run)}${back}Z`;
 }
 
-// The next round number: 1, 2 or 5 times a power of ten.
-function nice(value) {
-  if (!(value > 0)) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].find((n) => n * power >= value) * power;
+// The next round number, half of which is round as well: 1, 2, 4, 6 or 10 times a power of ten; of
+// bytes a power of two.
+function nice(value, base) {
+  if (!(value > 0)) return base === 10 ? 1 : base;
+  const power = base ** Math.floor(Math.log(value) / Math.log(base));
+  return [1, 2, 4, 6, 10].find((n) => n * power >= value) * power;
 }

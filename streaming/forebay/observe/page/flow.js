@@ -59,14 +59,13 @@ function meter(label, share) {
 }
 
 function sourceNode(source, limit) {
-  const behind = ["STALLED", "STOPPED", "BEHIND"]
-    .filter((state) => source.states[state])
-    .map((state) => `${count(source.states[state])} ${state}`);
+  const states = ["OK", "BEHIND", "STALLED", "STOPPED"].filter((state) => source.states[state]);
   return node("source", "source", source.name, limit === "source",
     facts(
       ["lag", source.lag_records === null ? UNKNOWN : plural(source.lag_records, "record")],
       ["behind", seconds(source.lag_seconds)],
-      ["splits", behind.length ? `${count(source.splits)}, ${behind.join(", ")}` : count(source.splits)],
+      ["splits", count(source.splits)],
+      ...states.map((state) => [state, count(source.states[state])]),
     ));
 }
 
@@ -85,7 +84,7 @@ function pool(rank, limit) {
       p.starting ? `, ${count(p.starting)} starting` : "",
       p.replaced ? `, ${count(p.replaced)} replaced` : "",
       ` · ${percent(p.busy)} busy · ${plural(p.queued, "slice")} queued`));
-  return el("div", { class: "poolbox" }, ...captions, el("div", { class: "stages" }, ...stages));
+  return el("div", { class: "poolbox" }, ...captions, el("div", { class: "stages", "data-many": stages.length > 4 ? "" : null }, ...stages));
 }
 
 function batchNode(rank, limit) {

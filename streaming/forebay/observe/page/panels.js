@@ -2,6 +2,7 @@
 
 import { byId, el, refill, say } from "./dom.js";
 import { bytes, clock, count, percent, plural, rate, seconds, UNKNOWN } from "./format.js";
+import { rankName } from "./ranks.js";
 import { PART_NAMES, PARTS } from "./verdict.js";
 
 const SHOWN = 12;
@@ -21,7 +22,7 @@ export function showTiles(rank) {
 }
 
 export function showRanks(picture, rank) {
-  const told = rank.ranks.length > 0 ? rank.ranks.map(fromPeer) : picture.ranks.map(fromPicture);
+  const told = rank.ranks.length > 0 ? rank.ranks.map(fromPeer) : picture.ranks.map((r) => ({ ...r.now, name: rankName(picture, r.key) }));
   const worst = Math.max(...told.map((r) => r.starved ?? 0));
   const head = el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Rank"),
     ...PARTS.map((part) => el("th", { scope: "col", class: "figure", title: PART_NAMES[part] }, part)), el("th", { scope: "col" }, "")));
@@ -35,8 +36,7 @@ export function showRanks(picture, rank) {
   refill(byId("ranks"), [el("caption", {}, "Shares of each rank's time"), head, body]);
 }
 
-const fromPeer = (r) => ({ ...r, name: String(r.rank) });
-const fromPicture = (r) => ({ ...r.now, name: r.key });
+const fromPeer = (r) => ({ ...r, name: `rank ${r.rank}` });
 
 export function changes(rank) {
   return rank.decisions.filter((d) => d.workers !== d.before);

@@ -2,6 +2,7 @@
 
 import { byId, el, mark, refill, rows, say } from "./dom.js";
 import { count, seconds, UNKNOWN } from "./format.js";
+import { rankName } from "./ranks.js";
 
 const STATES = ["STALLED", "STOPPED", "BEHIND", "OK"];
 const STATE_WORDS = {
@@ -12,7 +13,7 @@ const STATE_WORDS = {
 };
 const COLUMNS = [
   { key: "name", name: "Split", text: (s) => s.name },
-  { key: "rank", name: "Rank", text: (s) => s.rank },
+  { key: "rank", name: "Rank", text: (s) => rankName(shown, s.rank) },
   { key: "state", name: "State", text: (s) => s.state ?? UNKNOWN },
   { key: "lag_records", name: "Lag", figure: true, text: (s) => count(s.lag_records) },
   { key: "lag_seconds", name: "Behind", figure: true, text: (s) => seconds(s.lag_seconds) },
