@@ -29,6 +29,7 @@ from forebay.stepclock import StepTimes
 from forebay.topology import Topology, changes_of
 from forebay.training import Stopper, TrainingLoader
 
+_LEAST_STEPS = 3
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -140,14 +141,20 @@ class _Meter:
         if self._first is None:
             self._first, self._first_seconds = stats, now - self._began
         if self._from is None:
-            if stats.rows < self._order.warmup_rows:
+            if not self._is_warm(stats, now):
                 return
             self._from, self._from_cpu = stats, _cpu_seconds()
             now = time.monotonic()
         self._times.append(now)
         seconds = self._order.seconds
-        if seconds is not None and now - self._times[0] >= seconds:
-            self._stopper.signal = signal.SIGTERM  # as one that came: the step at hand is the last
+        enough = len(self._times) > _LEAST_STEPS
+        if seconds is not None and enough and now - self._times[0] >= seconds:
+            self._stopper.signal = signal.SIGTERM  # as if one had come: nothing more is given
+
+    def _is_warm(self, stats: LoaderStats, now: float) -> bool:
+        order = self._order
+        since_first = now - self._began - self._first_seconds
+        return stats.rows >= order.warmup_rows and since_first >= order.warmup_seconds
 
     def run(self) -> Run:
         """What was measured; call it when the last step has ended.
@@ -197,6 +204,8 @@ def _source(loaded: Topology, order: Order) -> Source:
     source = loaded.pipeline.source
     if order.inputs is None:
         return source
+    if order.inputs.stops is None:
+        return source
     known = {s.id for s in source.splits()}
     if missing := sorted(order.inputs.stops.keys() - known):
         if order.id_column is None:
@@ -215,7 +224,7 @@ def _loader(loaded: Topology, source: Source, inputs: Inputs | None, **options: 
     if inputs is not None:
         ours["passes"] = 1
     loader = pipeline.loader(**{**loaded.loader_options, **ours, **options})
-    if inputs is not None and inputs.stops.keys() <= {s.id for s in source.splits()}:
+    if inputs is not None and inputs.start["splits"].keys() <= {s.id for s in source.splits()}:
         loader.load_state_dict(inputs.start)
     return loader
 

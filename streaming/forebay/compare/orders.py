@@ -18,8 +18,8 @@ class Inputs:
     """Rows that the baseline made of them."""
     start: Mapping[str, Any]
     """A loader's state: where each split begins."""
-    stops: Mapping[str, int]
-    """Where each split ends."""
+    stops: Mapping[str, int] | None
+    """Where each split ends; None: where the source ends, if it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,10 @@ class Order:
     """None: from where the source begins, to its end."""
     warmup_rows: int = 0
     """Rows before the clock starts."""
+    warmup_seconds: float = 0.0
+    """From the first batch to the start of the clock, at least."""
     seconds: float | None = None
-    """End so long after the clock started; None: with the last row."""
+    """End so long after the clock started, and after a few steps; None: with the last row."""
     rows_file: str | None = None
     """Run a second time, untimed, and write which rows there were to this file."""
     id_column: str | None = None

@@ -190,7 +190,7 @@ def _method(results: Results) -> list[str]:
     by = "split and offset" if settings.ids is None else f"the column {settings.ids}"
     return [
         f"All runs read the same records: {results.inputs.rows:,} rows of "
-        f"{len(results.inputs.stops)} splits, from the same positions to the same ends.",
+        f"{len(results.inputs.stops or ())} splits, from the same positions to the same ends.",
         f"One key of the topology was changed at a time; {settings.repeats} rounds, in each of "
         f"which every variant ran once, in an order drawn with seed {settings.seed}.",
         "Every run had a process of its own. The first "

@@ -39,7 +39,8 @@ class Worker:
     """Runs one order after the other in one fresh process; one thread uses it."""
 
     def __init__(self, timeout: float = 600.0) -> None:
-        self._timeout = timeout
+        self.timeout = timeout
+        """Seconds that an answer may take; then the process is of no more use."""
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # until close()
         self._results, given = os.pipe()
         self._rest = b""
@@ -123,11 +124,11 @@ class Worker:
 
     def _answer(self) -> tuple[dict[str, Any], int | None]:
         """The next line that comes back, and the most memory that was seen until then."""
-        deadline, most = time.monotonic() + self._timeout, 0
+        deadline, most = time.monotonic() + self.timeout, 0
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise RunFailed(f"it was stopped after {self._timeout:g} seconds (timeout)")
+                raise RunFailed(f"it was stopped after {self.timeout:g} seconds (timeout)")
             if select.select([self._results], [], [], min(left, _LOOK_SECONDS))[0]:
                 read = os.read(self._results, 1 << 16)
                 if not read:

@@ -1,0 +1,150 @@
+"""``forebay tune``: a climb that comes close to the best, and claims no gain that is noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli_support import Workshop, workshop_at
+
+from forebay.compare.measuring import measure, scout
+from forebay.compare.orders import Inputs, Order, Run
+from forebay.compare.tuning import Setting, TimeUp, Tuned, climb, setting_of, tune
+from forebay.errors import ConfigError
+from forebay.topology import load
+
+SURFACES: dict[str, Callable[[Setting], float]] = {
+    "workers help up to eight": lambda s: 100.0 * min(s.workers, 8),
+    "they hurt beyond four": lambda s: 100.0 * min(s.workers, 4) / max(1, s.workers / 4),
+    "the trainer is the limit": lambda s: 500.0,
+    "prefetch hides what jumps": lambda s: min(s.workers, 16) * 100 * s.prefetch / (s.prefetch + 1),
+    "more workers help a little": lambda s: 1000.0 * s.workers / (s.workers + 3),
+}
+GRID = [Setting(w, p) for w in (1, 2, 4, 8, 16, 32) for p in (1, 2, 4, 8)]
+WORK = """\
+import time
+
+def waits(columns):
+    time.sleep(0.002 * len(columns["value"]))
+    return columns
+
+def train(loader):
+    for batch in loader:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("name", SURFACES)
+@pytest.mark.parametrize("start", [Setting(1, 1), Setting(4, 2), Setting(32, 2)])
+def test_the_climb_comes_close_to_the_best_of_all(name: str, start: Setting) -> None:
+    surface = SURFACES[name]
+    for seed in range(20):
+        noise = np.random.default_rng(seed)
+        found = climb(lambda s, n=noise: surface(s) * n.normal(1, 0.01), start, 32)  # type: ignore[misc]
+        assert surface(found) >= 0.9 * max(map(surface, GRID)), (start, found)
+
+
+def test_of_settings_that_are_as_fast_the_cheapest_is_taken() -> None:
+    assert climb(SURFACES["workers help up to eight"], Setting(2, 2), 64) == Setting(8, 2)
+    assert climb(SURFACES["the trainer is the limit"], Setting(16, 2), 64) == Setting(1, 2)
+
+
+def test_no_more_workers_are_tried_than_allowed() -> None:
+    tried: list[Setting] = []
+
+    def rate(s: Setting) -> float:
+        tried.append(s)
+        return 100.0 * s.workers
+
+    assert climb(rate, Setting(2, 1), 5) == Setting(5, 1)
+    assert max(tried).workers == 5
+
+
+def test_a_climb_without_time_left_gives_the_best_until_then() -> None:
+    calls = count()
+
+    def rate(s: Setting) -> float:
+        if next(calls) == 2:
+            raise TimeUp
+        return 100.0 * s.workers
+
+    assert climb(rate, Setting(1, 1), 64) == Setting(2, 1)
+
+
+# -- on topologies ------------------------------------------------------------------------------
+
+
+class Here:
+    """Runs orders in this process, which spares a test the start of another."""
+
+    def scout(self, order: Order, batches: int) -> Inputs:
+        return scout(order, batches)
+
+    def measure(self, order: Order) -> Run:
+        return measure(order)
+
+
+@pytest.fixture
+def shop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Workshop:
+    made = workshop_at(tmp_path, capsys, monkeypatch)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made.write("work.py", WORK)
+    data = json.dumps({name: list(range(3000)) for name in "ab"})
+    made.write("base.yaml", f"source: {{type: memory, data: {data}}}\nbatch: 16\n")
+    return made
+
+
+def tuned(shop: Workshop, text: str, most_workers: int = 4) -> Tuned:
+    (shop.folder / "clicks.yaml").write_text((shop.folder / "base.yaml").read_text() + text)
+    loaded = load("clicks.yaml")
+    before = setting_of(loaded, 2)
+    return tune(loaded, Here(), seconds=9, before=before, most_workers=most_workers)
+
+
+STAGES = 'stages: [{map: "work:waits", form: numpy}]\n'
+
+
+def test_stages_that_wait_get_more_workers_and_the_gain_is_told(shop: Workshop) -> None:
+    found = tuned(shop, STAGES + "loader: {workers: 1, prefetch: 1}\n")
+    assert found.before == Setting(1, 1) and found.mode == "drain"
+    assert found.better and found.chosen.workers == 4
+    assert found.gain is not None and found.gain.low > 1.5
+    assert "workers: 4" in found.chosen.yaml
+
+
+def test_where_the_trainer_is_the_limit_nothing_is_recommended(shop: Workshop) -> None:
+    found = tuned(shop, STAGES + "loader: {workers: 2}\ntrain: work:train\n", most_workers=4)
+    assert found.mode == "train"
+    assert not found.better and found.chosen == found.before
+
+
+def test_pools_of_a_cluster_are_not_tuned_by_hand(shop: Workshop) -> None:
+    elsewhere = replace(load(shop.folder / "base.yaml"), engine="ray")
+    with pytest.raises(ConfigError, match=r"runs on 'ray', whose pools are sized while it runs"):
+        tune(elsewhere, Here(), seconds=6, before=Setting(1, 1), most_workers=4)
+
+
+def test_what_a_topology_has_now_is_the_most_that_it_may_have(shop: Workshop) -> None:
+    def of(text: str) -> Setting:
+        path = shop.write("t.yaml", (shop.folder / "base.yaml").read_text() + text)
+        return setting_of(load(path), 7)
+
+    assert of("") == Setting(7, 2)
+    assert of("loader: {workers: [1, 6], prefetch: 4}\n") == Setting(6, 4)
+    assert of('stages: [{map: "work:waits", workers: 3}]\n') == Setting(3, 2)
+
+
+def test_the_command_prints_the_lines_for_the_topology(shop: Workshop) -> None:
+    text = (shop.folder / "base.yaml").read_text() + STAGES + "loader: {workers: 1, prefetch: 1}\n"
+    shop.write("clicks.yaml", text)
+    done = shop.forebay("tune", "clicks.yaml", "--seconds", 10, "--most-workers", 2)
+    assert done.code == 0, done.err
+    assert "loader:\n  workers: 2\n  prefetch: " in done.out
+    assert "which the topology has" in done.out
