@@ -117,28 +117,43 @@ class StageStats:
         )
 
 
+@dataclass(slots=True)
+class _Count:
+    slices: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+
 class StageCounts:
-    """Adds up what stages did. Its owner guards it."""
+    """Adds up what stages did, in place: it is done for each slice. Its owner guards it."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
-        none = StageStats(slices=0, rows_in=0, rows_out=0, failed=0, busy_seconds=0.0)
-        self._stats = dict.fromkeys([s.name for s in stages], none)
+        self._counts = {s.name: _Count() for s in stages}
 
     def add(self, runs: Sequence[StageRun]) -> None:
         """Count what stages did with slices."""
         for r in runs:
-            once = StageStats(
-                slices=1,
-                rows_in=r.rows_in,
-                rows_out=r.rows_out,
-                failed=r.failed,
-                busy_seconds=r.seconds,
-            )
-            self._stats[r.name] = self._stats[r.name].and_then(once)
+            count = self._counts[r.name]
+            count.slices += 1
+            count.rows_in += r.rows_in
+            count.rows_out += r.rows_out
+            count.failed += r.failed
+            count.seconds += r.seconds
 
     def stats(self) -> dict[str, StageStats]:
         """The counts by name, in the stages' order."""
-        return dict(self._stats)
+        return {
+            name: StageStats(
+                slices=c.slices,
+                rows_in=c.rows_in,
+                rows_out=c.rows_out,
+                failed=c.failed,
+                busy_seconds=c.seconds,
+            )
+            for name, c in self._counts.items()
+        }
 
 
 class Feed(Protocol):
