@@ -14,13 +14,17 @@ SOURCE = Path(__file__).with_name("fake_nvml.c")
 
 
 class FakeGpus:
-    """GPUs that answer as they are told. Made once a test; undone with ``monkeypatch``."""
+    """GPUs that answer as they are told. Made once a test; undone with ``monkeypatch``.
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Args:
+        old: whether their driver lacks functions that the binding has.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, old: bool = False) -> None:
         self._state = folder / "state"
         monkeypatch.setenv("FAKE_NVML", str(self._state))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(_compiled(folder))))
+        monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(_compiled(folder, old))))
         monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
 
     def say(self, **answers: float) -> None:
@@ -30,10 +34,11 @@ class FakeGpus:
         new.rename(self._state)
 
 
-def _compiled(folder: Path) -> Path:
+def _compiled(folder: Path, old: bool) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("NVML's answers are not tested here: there is no C compiler (cc or gcc)")
     library = folder / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, SOURCE], check=True)
+    options = ["-DOLD"] if old else []
+    subprocess.run([compiler, *options, "-shared", "-fPIC", "-o", library, SOURCE], check=True)
     return library
