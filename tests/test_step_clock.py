@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 
 import pytest
 
 from forebay import Pipeline
 from forebay.cudaclock import cuda_clock
+from forebay.observe.monitor import Monitor
 from forebay.stepclock import DeviceClock, HostClock, StepTimes
 from forebay.testing import FakeDevice, MemorySource, TurnableClock
 
@@ -122,6 +124,18 @@ def test_a_device_that_is_looked_at_tells_what_a_slow_host_costs() -> None:
     assert shares(times)[2] == pytest.approx(0.4, abs=0.03)
     assert shares(times)[4] == pytest.approx(0.6, abs=0.03)
     assert times.pauses == {}
+
+
+def test_a_monitor_looks_at_the_device_of_its_loader() -> None:
+    device = FakeDevice()
+    of = Pipeline(MemorySource({"a": [1, 2, 3]})).batch(1)
+    loader = of.loader(passes=None, step_clock=lambda: DeviceClock(device.timeline))
+    with loader, Monitor(loader, interval=0.02, gpus=False):
+        while not loader.stats().steps.other:
+            for _ in loader:
+                time.sleep(0.01)  # the host's own work, before it launches the device's
+                device.launch(0.001)
+    assert loader.stats().steps.pauses == {}
 
 
 def test_a_device_that_works_ahead_is_not_idle_however_often_it_is_looked_at() -> None:

@@ -44,7 +44,12 @@ class CudaTimeline:
         return float(earlier.elapsed_time(later)) / 1e3
 
     def idle(self) -> bool | None:
-        return bool(self._stream.query()) if self._watch_idle and self._stream else None
+        if not self._watch_idle or self._stream is None:
+            return None
+        try:
+            return bool(self._stream.query())
+        except RuntimeError:  # a device that failed says so to the trainer
+            return None
 
 
 def _timed_event() -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import socket
 import sys
 import threading
@@ -38,6 +39,7 @@ from forebay.observe.snapshot import (
     Snapshot,
 )
 from forebay.options import LoaderOptions, LoaderStats, SplitStats
+from forebay.stepclock import StepClock
 from forebay.threads import ThreadEngine
 
 _log = logging.getLogger("forebay.observe")
@@ -68,6 +70,10 @@ class Watched(Protocol):
 
     def reader_counts(self) -> Mapping[str, float]:
         """What the source's reader counts of itself, by name."""
+
+    @property
+    def step_clock(self) -> StepClock:
+        """What measures where the trainer's time goes."""
 
 
 class Output(Protocol):
@@ -216,11 +222,13 @@ class Monitor:
             self._tick()
 
     def _wait(self) -> bool:
-        """Wait for the next snapshot, looking at the interpreter's lock; False to stop."""
+        """Wait for the next snapshot, looking at the interpreter's lock and at the device; False
+        to stop. At random moments: regular ones may meet the trainer in one place of each step."""
         for _ in range(_NAPS):
-            if self._stopped.wait(self._interval / _NAPS):
+            if self._stopped.wait(self._interval / _NAPS * random.uniform(0.5, 1.5)):
                 return False
             self._probe.nap()
+            self._loader.step_clock.look()
         return True
 
     def _tick(self, ended: str | None = None) -> None:
