@@ -23,6 +23,18 @@ from forebay.stepclock import StepTimes
 
 BEGAN = 1_700_000_000.0
 JOB = JobSeen(name="clicks", host="node-1", pid=7, engine="threads", version="1.0", began=BEGAN)
+GPU = GpuSeen(
+    uuid="GPU-a",
+    busy=0.9,
+    sm_active=0.5,
+    memory_used=2 << 30,
+    memory_total=8 << 30,
+    memory_mine=1 << 30,
+    watts=300.0,
+    watts_limit=700.0,
+    celsius=60.0,
+    throttled=("thermal",),
+)
 NO_STEPS = Durations(STEP_BOUNDS).taken()
 
 
@@ -105,7 +117,7 @@ def busy(seconds: float = 10.0, **changes: Any) -> Snapshot:
             gil=0.3,
             cpu_wait_seconds=0.5 * seconds,
         ),
-        gpus=(GpuSeen(uuid="GPU-a", busy=0.9, memory_used=1, memory_total=2, watts=300.0),),
+        gpus=(GPU,),
         ranks=(rank(0, 0.1), rank(1, 0.6)),
     )
     return replace(full, **changes)

@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parsed_open_metrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as parsed_text
-from tests.snapshots import JOB, busy, idle, pool, split
+from tests.snapshots import GPU, JOB, busy, idle, pool, split
 
 from forebay.observe.catalog import METRICS
 from forebay.observe.prometheus import Histories, SnapshotCollector, exposition
@@ -136,6 +136,16 @@ def test_a_split_is_in_one_state_of_four() -> None:
         for state in ("OK", "BEHIND", "STALLED", "STOPPED")
     }
     assert states == {"OK": 0, "BEHIND": 0, "STALLED": 1, "STOPPED": 0}
+
+
+def test_a_gpu_tells_what_slows_it_down_if_it_tells_at_all() -> None:
+    untold = replace(GPU, uuid="GPU-b", busy=None, throttled=None)
+    series = scraped([busy(10, gpus=(GPU, untold))])
+    assert value(series, "gpu_throttled", gpu="GPU-a", reason="thermal") == 1
+    assert value(series, "gpu_throttled", gpu="GPU-a", reason="power cap") == 0
+    assert value(series, "gpu_throttled", gpu="GPU-b", reason="thermal") is None
+    assert value(series, "gpu_busy_ratio", gpu="GPU-b") is None
+    assert value(series, "gpu_sm_active_ratio", gpu="GPU-b") == 0.5
 
 
 def test_rank_0_alone_tells_of_its_peers() -> None:

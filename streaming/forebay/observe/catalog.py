@@ -355,9 +355,24 @@ METRICS: tuple[Metric, ...] = (
         "little of the device it used. Not how busy the device is.",
         lambda g: g.busy,
     ),
+    _gpu(
+        "gpu_sm_active_ratio",
+        "Multiprocessors that worked, on average since the last look; of Hopper and later.",
+        lambda g: g.sm_active,
+    ),
     _gpu("gpu_memory_used_bytes", "Memory in use, by all processes.", lambda g: g.memory_used),
     _gpu("gpu_memory_size_bytes", "Memory of the device.", lambda g: g.memory_total),
+    _gpu("gpu_memory_process_bytes", "Memory in use by this process.", lambda g: g.memory_mine),
     _gpu("gpu_power_watts", "Power drawn, as NVML averages it.", lambda g: g.watts),
+    _gpu("gpu_power_limit_watts", "What the driver holds it to.", lambda g: g.watts_limit),
+    _gpu("gpu_temperature_celsius", "Of the GPU.", lambda g: g.celsius),
+    _each(
+        "gauge",
+        "gpu_throttled",
+        "1 for what keeps the clocks down, 0 for what does not.",
+        ("gpu", "reason"),
+        readings.throttled,
+    ),
     # Ranks
     _each(
         "gauge",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from forebay.histogram import Histogram
+from forebay.nvml.seen import THROTTLES
 from forebay.observe.snapshot import RankSeen, Snapshot, SplitSeen
 
 RATIO_SECONDS = 60.0
@@ -135,6 +136,13 @@ def decided(s: Snapshot) -> Iterator[Reading]:
 def wanted(s: Snapshot) -> Iterator[Reading]:
     """Workers that the last decision on each pool was for."""
     return (((pool,), n) for pool, n in {d.pool: d.workers for d in s.decisions}.items())
+
+
+def throttled(s: Snapshot) -> Iterator[Reading]:
+    """Of each GPU of which it is known, by reason."""
+    for gpu in s.gpus:
+        for reason in THROTTLES.values() if gpu.throttled is not None else ():
+            yield (gpu.uuid, reason), float(reason in (gpu.throttled or ()))
 
 
 def ranks(s: Snapshot) -> Iterator[Reading]:

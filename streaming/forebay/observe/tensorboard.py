@@ -92,6 +92,7 @@ def _tagged(history: Sequence[Snapshot], now: Snapshot) -> Iterator[tuple[str, f
     yield "process/interpreter_lock", now.process.gil
     for i, gpu in enumerate(now.gpus):
         yield f"gpu_{i}/any_kernel_ran", gpu.busy
+        yield f"gpu_{i}/sm_active", gpu.sm_active
         yield f"gpu_{i}/memory_bytes", gpu.memory_used
         yield f"gpu_{i}/watts", gpu.watts
 
