@@ -1,0 +1,150 @@
+"""Factories of DataLoaders for ``forebay doctor --loader``: healthy ones, and ones with a fault.
+
+Their items take time by sleeping: what is right about them holds on a busy machine, too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+ITEM_SECONDS = 0.005
+
+
+class Sleepy(Dataset[torch.Tensor]):
+    """Each item takes a while, as from a slow disk."""
+
+    def __init__(self, length: int = 100_000, seconds: float = ITEM_SECONDS) -> None:
+        self.length, self.seconds = length, seconds
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return torch.full((8,), i)
+
+
+class Hanging(Sleepy):
+    """One item never comes."""
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        if i == 6:
+            wait_for_ever()
+        return super().__getitem__(i)
+
+
+def wait_for_ever() -> None:
+    time.sleep(3600)
+
+
+class Locked(Sleepy):
+    """Takes a lock that another thread of the parent holds while workers are forked."""
+
+    lock = threading.Lock()
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        with self.lock:
+            return super().__getitem__(i)
+
+
+class Leaking(Sleepy):
+    """Keeps something of each item."""
+
+    kept: list[bytes] = []
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        self.kept.append(bytes(1 << 18))
+        return super().__getitem__(i)
+
+
+class Dying(Sleepy):
+    def __getitem__(self, i: int) -> torch.Tensor:
+        raise KeyError(f"no item {i} in the index")
+
+
+class Unpicklable(Sleepy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = lambda i: i
+
+
+class SameInEach(IterableDataset[torch.Tensor]):
+    """Each worker gives all of it."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for i in range(1000):
+            yield torch.full((8,), i)
+
+
+class OwnLoader(DataLoader[torch.Tensor]):
+    """Cannot be made from the arguments of a DataLoader."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(Sleepy(seconds=0.001), batch_size=2)
+
+
+def slow() -> DataLoader[Any]:
+    return DataLoader(Sleepy(), batch_size=4, num_workers=1)
+
+
+def slow_with_step() -> tuple[DataLoader[Any], Any]:
+    return slow(), step
+
+
+def healthy() -> tuple[DataLoader[Any], Any]:
+    return DataLoader(Sleepy(), batch_size=2, num_workers=4), step
+
+
+def step(batch: torch.Tensor) -> None:
+    time.sleep(0.02)
+
+
+def restarting() -> DataLoader[Any]:
+    return DataLoader(
+        Sleepy(16), batch_size=4, num_workers=2, worker_init_fn=slow_start, shuffle=True
+    )
+
+
+def slow_start(worker_id: int) -> None:
+    time.sleep(0.3)
+
+
+def hanging() -> DataLoader[Any]:
+    return DataLoader(Hanging(), batch_size=2, num_workers=2)
+
+
+def locked() -> DataLoader[Any]:
+    dataset = Locked()
+    dataset.lock.acquire()
+    threading.Timer(0.2, dataset.lock.release).start()
+    return DataLoader(dataset, batch_size=2, num_workers=1)
+
+
+def leaking() -> DataLoader[Any]:
+    return DataLoader(Leaking(seconds=0.001), batch_size=2, num_workers=1)
+
+
+def dying() -> DataLoader[Any]:
+    return DataLoader(Dying(), batch_size=2, num_workers=1)
+
+
+def unpicklable() -> DataLoader[Any]:
+    return DataLoader(Unpicklable(), batch_size=2, num_workers=1)
+
+
+def same_in_each() -> DataLoader[Any]:
+    return DataLoader(SameInEach(), batch_size=4, num_workers=2)
+
+
+def own_class() -> DataLoader[Any]:
+    return OwnLoader("x")
+
+
+def no_loader() -> list[int]:
+    return [1, 2, 3]
