@@ -17,7 +17,8 @@ import pytest
 import yaml
 from tests.snapshots import busy
 
-from forebay.observe.catalog import COMMON_LABELS, METRICS, Metric
+from forebay.observe.catalog import METRICS
+from forebay.observe.metric import COMMON_LABELS, Metric
 from forebay.observe.prometheus import exposition
 
 ROOT = Path(__file__).parent.parent

@@ -8,49 +8,26 @@ known is None and makes no sample; labels come from what a pipeline is made of, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
 
-from forebay.engine import PoolStats, StageStats
-from forebay.histogram import Histogram
-from forebay.nvml import GpuSeen
 from forebay.observe import readings
-from forebay.observe.readings import RATIO_SECONDS, History, Reading
-from forebay.observe.snapshot import JobSeen, Snapshot, SplitSeen
+from forebay.observe.metric import (
+    PREFIX,
+    Metric,
+    counter,
+    each,
+    gauge,
+    histogram,
+    of_gpu,
+    of_pool,
+    of_source,
+    of_split,
+    of_stage,
+)
+from forebay.observe.readings import RATIO_SECONDS, History
 
-PREFIX = "forebay_"
-COMMON_LABELS = ("run", "rank")
-"""On every sample. Not ``job``, which Prometheus itself puts on all that it scrapes."""
 MOST_SPLITS = 1000
 """A rank with more splits tells of each source, not of each split: eight series a split add up."""
-_UNITS = ("seconds", "bytes", "ratio", "watts", "celsius")
-
-Kind: TypeAlias = Literal["gauge", "counter", "histogram", "info"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One metric, of one rank."""
-
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...] = ()
-    read: Callable[[History], Iterable[Reading]]
-    per_split: bool = False
-    """Whether there is a series of it, or more, for each split."""
-
-    @property
-    def unit(self) -> str:
-        """As it ends the name; empty for plain numbers."""
-        last = self.name.removesuffix("_total").rpartition("_")[2]
-        return last if last in _UNITS else ""
-
-
-def common_labels(job: JobSeen) -> tuple[str, ...]:
-    """The values of ``COMMON_LABELS``."""
-    return (job.name, str(job.rank))
 
 
 def metrics_of(history: History, most_splits: int = MOST_SPLITS) -> tuple[Metric, ...]:
@@ -63,57 +40,6 @@ def metrics_of(history: History, most_splits: int = MOST_SPLITS) -> tuple[Metric
     return (*listed, *_of_reader(history[-1].reader))
 
 
-def _gauge(name: str, text: str, of: Callable[[Snapshot], float | None]) -> Metric:
-    return _each("gauge", name, text, (), lambda s: [((), of(s))])
-
-
-def _counter(name: str, text: str, of: Callable[[Snapshot], float | None]) -> Metric:
-    return _each("counter", name, text, (), lambda s: [((), of(s))])
-
-
-def _histogram(name: str, text: str, of: Callable[[Snapshot], Histogram]) -> Metric:
-    return _each("histogram", name, text, (), lambda s: [((), of(s))])
-
-
-def _each(
-    kind: Kind,
-    name: str,
-    text: str,
-    labels: tuple[str, ...],
-    of: Callable[[Snapshot], Iterable[Reading]],
-) -> Metric:
-    return Metric(name=PREFIX + name, kind=kind, help=text, labels=labels, read=lambda h: of(h[-1]))
-
-
-def _split(name: str, text: str, of: Callable[[SplitSeen], float | None]) -> Metric:
-    return Metric(
-        name=PREFIX + name,
-        kind="gauge",
-        help=text,
-        labels=("source", "split"),
-        read=lambda h: [((s.source, k), of(s)) for k, s in h[-1].splits.items()],
-        per_split=True,
-    )
-
-
-def _source(name: str, text: str, of: Callable[[list[SplitSeen]], float | None]) -> Metric:
-    return _each("gauge", name, text, ("source",), lambda s: readings.by_source(s, of))
-
-
-def _stage(name: str, text: str, of: Callable[[StageStats], float]) -> Metric:
-    read: Callable[[Snapshot], Iterable[Reading]]
-    read = lambda s: [((k,), of(v)) for k, v in s.stages.items()]  # noqa: E731
-    return _each("counter", name, text, ("stage",), read)
-
-
-def _pool(kind: Kind, name: str, text: str, of: Callable[[PoolStats], float | None]) -> Metric:
-    return _each(kind, name, text, ("pool",), lambda s: [((k,), of(v)) for k, v in s.pools.items()])
-
-
-def _gpu(name: str, text: str, of: Callable[[GpuSeen], float | None]) -> Metric:
-    return _each("gauge", name, text, ("gpu",), lambda s: [((g.uuid,), of(g)) for g in s.gpus])
-
-
 def _of_reader(counts: Mapping[str, float]) -> list[Metric]:
     """A source names its counts itself: ``bytes`` becomes ``forebay_reader_bytes_total``."""
     names: dict[str, list[str]] = {}
@@ -121,7 +47,7 @@ def _of_reader(counts: Mapping[str, float]) -> list[Metric]:
         plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").removesuffix("_total")
         names.setdefault(plain, []).append(name)
     return [
-        _counter(
+        counter(
             f"reader_{plain}_total",
             f"Counted by the source's reader: {plain.replace('_', ' ')}.",
             lambda s, same=tuple(same): sum(s.reader[k] for k in same if k in s.reader),  # type: ignore[misc]
@@ -132,24 +58,20 @@ def _of_reader(counts: Mapping[str, float]) -> list[Metric]:
 
 METRICS: tuple[Metric, ...] = (
     # The run
-    _each(
+    each(
         "info",
         "job_info",
         "Which process this is; always 1.",
         ("host", "topology", "engine", "version"),
         lambda s: [((s.job.host, s.job.topology or "", s.job.engine, s.job.version), 1.0)],
     ),
-    _gauge(
-        "job_running", "1 while it runs, 0 once it has ended.", lambda s: float(s.ended is None)
-    ),
-    _gauge(
-        "job_start_time_seconds", "When the process began, by the clock.", lambda s: s.job.began
-    ),
-    _gauge("snapshot_timestamp_seconds", "When all this was read, by the clock.", lambda s: s.at),
+    gauge("job_running", "1 while it runs, 0 once it has ended.", lambda s: float(s.ended is None)),
+    gauge("job_start_time_seconds", "When the process began, by the clock.", lambda s: s.job.began),
+    gauge("snapshot_timestamp_seconds", "When all this was read, by the clock.", lambda s: s.at),
     # What the trainer was given
-    _counter("batches_total", "Batches given to the trainer.", lambda s: s.batches),
-    _counter("rows_total", "Rows given to the trainer.", lambda s: s.rows),
-    _counter("passes_total", "Passes over a bounded source that were ended.", lambda s: s.passes),
+    counter("batches_total", "Batches given to the trainer.", lambda s: s.batches),
+    counter("rows_total", "Rows given to the trainer.", lambda s: s.rows),
+    counter("passes_total", "Passes over a bounded source that were ended.", lambda s: s.passes),
     # Where its time went
     Metric(
         name=PREFIX + "starvation_ratio",
@@ -165,38 +87,38 @@ METRICS: tuple[Metric, ...] = (
         labels=("part",),
         read=readings.step_time,
     ),
-    _each(
+    each(
         "counter",
         "pause_seconds_total",
         "Time in named pauses of training (checkpoints, evaluation); it is in part=other, too.",
         ("pause",),
         readings.pauses,
     ),
-    _counter(
+    counter(
         "batch_wait_seconds_total",
         "Time the trainer's thread waited for batches. More than starved where it runs ahead of "
         "the device.",
         lambda s: s.steps.wait,
     ),
-    _histogram("batch_wait_duration_seconds", "Each wait for a batch.", lambda s: s.wait_seconds),
-    _histogram("step_seconds", "Whole steps, from batch to batch.", lambda s: s.step_seconds),
-    _histogram(
+    histogram("batch_wait_duration_seconds", "Each wait for a batch.", lambda s: s.wait_seconds),
+    histogram("step_seconds", "Whole steps, from batch to batch.", lambda s: s.step_seconds),
+    histogram(
         "freshness_seconds",
         "From each row's event time to the moment its batch was given to the trainer.",
         lambda s: s.freshness,
     ),
     # Lag, by source
-    _source(
+    of_source(
         "source_lag_records",
         "Offsets up to the ends that were not given to the trainer; of all splits together.",
         readings.records_behind,
     ),
-    _source(
+    of_source(
         "source_lag_seconds",
         "How long the oldest record that was not given has been there; of the split behind most.",
         readings.seconds_behind,
     ),
-    _each(
+    each(
         "gauge",
         "splits",
         "Splits by what their lag does.",
@@ -204,16 +126,16 @@ METRICS: tuple[Metric, ...] = (
         readings.splits_in_state,
     ),
     # Lag, by split
-    _split(
+    of_split(
         "lag_records", "Offsets up to the end not given to the trainer.", lambda s: s.lag_records
     ),
-    _split("lag_fetched_records", "Offsets up to the end not read yet.", lambda s: s.lag_fetched),
-    _split(
+    of_split("lag_fetched_records", "Offsets up to the end not read yet.", lambda s: s.lag_fetched),
+    of_split(
         "lag_checkpointed_records",
         "Offsets up to the end that the last state taken does not cover.",
         lambda s: s.lag_checkpointed,
     ),
-    _split(
+    of_split(
         "lag_seconds",
         "How long the oldest record that was not given has been there.",
         lambda s: s.lag_seconds,
@@ -227,12 +149,12 @@ METRICS: tuple[Metric, ...] = (
         per_split=True,
     ),
     # Stages and the workers that run them
-    _stage(
+    of_stage(
         "stage_busy_seconds_total",
         "Time workers spent in the stage, of all of them together.",
         lambda s: s.busy_seconds,
     ),
-    _each(
+    each(
         "counter",
         "stage_rows_total",
         "Rows that went into the stage and came out of it.",
@@ -243,44 +165,46 @@ METRICS: tuple[Metric, ...] = (
             for direction, rows in (("in", x.rows_in), ("out", x.rows_out))
         ],
     ),
-    _stage("stage_failed_rows_total", "Rows that the stage could not do.", lambda s: s.failed),
-    _stage("stage_slices_total", "Slices that the stage did.", lambda s: s.slices),
-    _each(
+    of_stage("stage_failed_rows_total", "Rows that the stage could not do.", lambda s: s.failed),
+    of_stage("stage_slices_total", "Slices that the stage did.", lambda s: s.slices),
+    each(
         "gauge",
         "workers",
         "Workers of the pool; starting are those that were asked for and do no work yet.",
         ("pool", "state"),
         readings.workers,
     ),
-    _each(
+    each(
         "gauge", "workers_limit", "Bounds of the pool's size.", ("pool", "bound"), readings.limits
     ),
-    _pool(
+    of_pool(
         "counter",
         "workers_replaced_total",
         "Workers that hung and were replaced.",
         lambda p: p.replaced,
     ),
-    _pool("gauge", "pool_queued_slices", "Slices without a worker yet.", lambda p: p.queued_slices),
-    _pool(
+    of_pool(
+        "gauge", "pool_queued_slices", "Slices without a worker yet.", lambda p: p.queued_slices
+    ),
+    of_pool(
         "counter",
         "pool_busy_seconds_total",
         "Time workers worked, of all of them together, work under way included.",
         lambda p: p.busy_seconds,
     ),
-    _pool(
+    of_pool(
         "counter",
         "pool_cpu_seconds_total",
         "CPU time of the pool's finished work.",
         lambda p: p.cpu_seconds,
     ),
     # Dead letters
-    _counter(
+    counter(
         "dead_rows_total",
         "Rows that became dead letters. There from the start, so that a rate sees the first.",
         lambda s: s.letters.total,
     ),
-    _each(
+    each(
         "counter",
         "dead_letters_total",
         "Dead letters by stage and kind: the name of the exception.",
@@ -288,13 +212,13 @@ METRICS: tuple[Metric, ...] = (
         readings.letters,
     ),
     # Buffers
-    _gauge(
+    gauge(
         "buffer_bytes", "Bytes in flight, source to trainer.", lambda s: s.buffer.bytes_in_flight
     ),
-    _gauge("buffer_limit_bytes", "Their bound.", lambda s: s.buffer.max_bytes),
-    _gauge("ready_batches", "Batches that lie ready.", lambda s: s.buffer.ready_batches),
-    _gauge("ready_batches_limit", "How many may.", lambda s: s.buffer.prefetch),
-    _each(
+    gauge("buffer_limit_bytes", "Their bound.", lambda s: s.buffer.max_bytes),
+    gauge("ready_batches", "Batches that lie ready.", lambda s: s.buffer.ready_batches),
+    gauge("ready_batches_limit", "How many may.", lambda s: s.buffer.prefetch),
+    each(
         "counter",
         "buffer_wait_seconds_total",
         "Time in which making batches waited: for=source, for finished slices; for=room, for the "
@@ -306,14 +230,14 @@ METRICS: tuple[Metric, ...] = (
         ],
     ),
     # Autoscaler
-    _each(
+    each(
         "counter",
         "autoscaler_decisions_total",
         "Decisions, those to hold and those of a dry run included.",
         ("pool", "action"),
         readings.decided,
     ),
-    _each(
+    each(
         "gauge",
         "autoscaler_wanted_workers",
         "What the last decision was for.",
@@ -321,17 +245,17 @@ METRICS: tuple[Metric, ...] = (
         readings.wanted,
     ),
     # The process
-    _gauge(
+    gauge(
         "process_resident_memory_bytes",
         "The trainer's resident memory.",
         lambda s: s.process.rss_bytes,
     ),
-    _gauge(
+    gauge(
         "process_pss_bytes",
         "Memory of the trainer and its children, what they share counted once.",
         lambda s: s.process.pss_bytes,
     ),
-    _counter(
+    counter(
         "process_cpu_seconds_total", "CPU time of all threads.", lambda s: s.process.cpu_seconds
     ),
     Metric(
@@ -341,32 +265,32 @@ METRICS: tuple[Metric, ...] = (
         f"{RATIO_SECONDS:.0f} seconds.",
         read=readings.without_cpu,
     ),
-    _gauge("process_threads", "Threads of the trainer.", lambda s: s.process.threads),
-    _gauge("process_cpus", "CPUs that it may use.", lambda s: s.process.cpus),
-    _gauge(
+    gauge("process_threads", "Threads of the trainer.", lambda s: s.process.threads),
+    gauge("process_cpus", "CPUs that it may use.", lambda s: s.process.cpus),
+    gauge(
         "process_gil_ratio",
         "Share of the last snapshot's time in which the interpreter's lock was taken.",
         lambda s: s.process.gil,
     ),
     # GPUs
-    _gpu(
+    of_gpu(
         "gpu_busy_ratio",
         "NVML's utilization.gpu: share of its last sample period in which any kernel ran, however "
         "little of the device it used. Not how busy the device is.",
         lambda g: g.busy,
     ),
-    _gpu(
+    of_gpu(
         "gpu_sm_active_ratio",
         "Multiprocessors that worked, on average since the last look; of Hopper and later.",
         lambda g: g.sm_active,
     ),
-    _gpu("gpu_memory_used_bytes", "Memory in use, by all processes.", lambda g: g.memory_used),
-    _gpu("gpu_memory_size_bytes", "Memory of the device.", lambda g: g.memory_total),
-    _gpu("gpu_memory_process_bytes", "Memory in use by this process.", lambda g: g.memory_mine),
-    _gpu("gpu_power_watts", "Power drawn, as NVML averages it.", lambda g: g.watts),
-    _gpu("gpu_power_limit_watts", "What the driver holds it to.", lambda g: g.watts_limit),
-    _gpu("gpu_temperature_celsius", "Of the GPU.", lambda g: g.celsius),
-    _each(
+    of_gpu("gpu_memory_used_bytes", "Memory in use, by all processes.", lambda g: g.memory_used),
+    of_gpu("gpu_memory_size_bytes", "Memory of the device.", lambda g: g.memory_total),
+    of_gpu("gpu_memory_process_bytes", "Memory in use by this process.", lambda g: g.memory_mine),
+    of_gpu("gpu_power_watts", "Power drawn, as NVML averages it.", lambda g: g.watts),
+    of_gpu("gpu_power_limit_watts", "What the driver holds it to.", lambda g: g.watts_limit),
+    of_gpu("gpu_temperature_celsius", "Of the GPU.", lambda g: g.celsius),
+    each(
         "gauge",
         "gpu_throttled",
         "1 for what keeps the clocks down, 0 for what does not.",
@@ -374,7 +298,7 @@ METRICS: tuple[Metric, ...] = (
         readings.throttled,
     ),
     # Ranks
-    _each(
+    each(
         "gauge",
         "peer_time_ratio",
         "What each rank told of its time at the last exchange; told by rank 0 for all.",

@@ -14,13 +14,8 @@ from urllib.parse import urlsplit
 
 from forebay.errors import ConfigError
 from forebay.histogram import Histogram
-from forebay.observe.catalog import (
-    COMMON_LABELS,
-    MOST_SPLITS,
-    Metric,
-    common_labels,
-    metrics_of,
-)
+from forebay.observe.catalog import MOST_SPLITS, metrics_of
+from forebay.observe.metric import COMMON_LABELS, Metric, common_labels
 from forebay.observe.readings import RATIO_SECONDS, History
 from forebay.observe.snapshot import JobSeen, Snapshot
 

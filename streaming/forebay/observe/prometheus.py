@@ -22,7 +22,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from forebay.histogram import Histogram
-from forebay.observe.catalog import COMMON_LABELS, MOST_SPLITS, Metric, common_labels, metrics_of
+from forebay.observe.catalog import MOST_SPLITS, metrics_of
+from forebay.observe.metric import COMMON_LABELS, Metric, common_labels
 from forebay.observe.readings import History, Reading
 
 Histories: TypeAlias = Sequence[History]
