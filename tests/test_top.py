@@ -1,0 +1,125 @@
+"""``forebay top`` and ``forebay dashboard``: the picture in a terminal, and their errors."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.histories import BEGAN, decision, history, letters, snapshot, told
+from tests.http_support import served
+
+from forebay.cli import invoke
+from forebay.cli.exits import OK, SOURCE, USAGE
+from forebay.observe.board import TargetSeen
+from forebay.observe.picture import picture
+from forebay.observe.snapshot import Snapshot
+from forebay.observe.top import drawn
+
+
+def text(
+    *histories: Sequence[Snapshot], rank: str | None = None, targets: Sequence[TargetSeen] = ()
+) -> str:
+    out = io.StringIO()
+    shown = picture(histories, BEGAN + 40, targets)
+    Console(file=out, width=110).print(drawn(shown, rank))
+    return out.getvalue()
+
+
+def test_it_shows_what_the_dashboard_shows() -> None:
+    seen = text(
+        [
+            *history(39, starved=0.4),
+            snapshot(
+                40,
+                starved=0.4,
+                letters=letters("ValueError: no [b]number[/b]"),
+                decisions=(decision(30, 2, 4, "the trainer starves"),),
+                ranks=(told(0, 0.4), told(1, 0.1)),
+            ),
+        ]
+    )
+    for words in (
+        "waits for data 40 % of the time",
+        "starved 40%",
+        "→ decode",
+        "3 slices queued",
+        "1 of 2 ready",
+        "2 to 4 workers: the trainer starves",
+        "ValueError: no [b]number[/b]",
+        "rank 1",
+        "kafka:clicks/2",
+    ):
+        assert words in seen
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    assert "0 of 4.0" not in text([snapshot(1)])
+    assert "–" in text([snapshot(1)])  # noqa: RUF001
+
+
+def test_a_reason_cannot_steer_the_terminal() -> None:
+    seen = text([snapshot(1, letters=letters("ValueError: \x1b[2J\x1b]0;owned\x07"))])
+    assert "owned" in seen
+    assert "\x1b" not in seen
+
+
+def test_another_rank_can_be_looked_at() -> None:
+    ranks = [history(40, rank=r, world=2, starved=0.4 * r) for r in range(2)]
+    assert "rank 1 of 2" in text(*ranks)
+    assert "rank 0 of 2" in text(*ranks, rank="clicks/0")
+
+
+def test_before_anything_was_seen_it_says_why() -> None:
+    gone = TargetSeen(name="http://gpu-1:8420", ranks=0, trouble="not reached: refused")
+    seen = text(targets=[gone])
+    assert "http://gpu-1:8420: not reached: refused" in seen
+    assert "Nothing was seen yet." in seen
+
+
+def test_one_picture_of_a_running_job(capsys: pytest.CaptureFixture[str]) -> None:
+    with served(history(40, starved=0.4)) as server:
+        assert invoke(["top", server.url, "--once"]) == OK
+        assert "waits for data 40 % of the time" in capsys.readouterr().out.replace("│\n│", "")
+        assert invoke(["top", f"127.0.0.1:{server.port}", "--once", "--json"]) == OK
+        assert json.loads(capsys.readouterr().out)["ranks"][0]["rows"] == 40_000
+
+
+def test_a_job_that_cannot_be_reached_is_an_error_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none.jsonl"
+    assert invoke(["top", str(path), "--once"]) == SOURCE
+    assert f"{path}: there is no such file. Give the address" in capsys.readouterr().err
+
+
+def test_a_token_comes_from_the_environment_and_is_kept_out_of_messages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = "a-token-that-nobody-guesses"
+    with served(history(40), token=token) as server:
+        target = f"{server.url}?token=${{CLICKS_TOKEN}}"
+        assert invoke(["top", target, "--once"]) == USAGE
+        assert "the environment variable CLICKS_TOKEN is not set" in capsys.readouterr().err
+        monkeypatch.setenv("CLICKS_TOKEN", token)
+        assert invoke(["top", target, "--once"]) == OK
+    assert token not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["--listen", "0.0.0.0:0"], "could be seen from other machines"),
+        (["--token", "written-in-plain-sight"], "must not stand on the command line"),
+        (["--listen", "nowhere"], "no address to listen on"),
+        (["ftp://host"], "cannot be followed"),
+    ],
+)
+def test_a_dashboard_that_cannot_be_served_is_refused_before_it_begins(
+    given: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["dashboard", *given]) == USAGE
+    assert why in capsys.readouterr().err
