@@ -10,6 +10,7 @@ import numpy as np
 from tests.test_metrics import Series, names, scraped
 
 from forebay import Pipeline, ThreadEngine
+from forebay.autoscale import Autoscaling, Decision, DecisionLog
 from forebay.columns import Columns
 from forebay.loader import Loader
 from forebay.observe.monitor import Monitor
@@ -107,13 +108,36 @@ def test_before_the_first_record_and_of_an_empty_topic_nothing_is_negative() -> 
     with Pipeline(source).batch(2).loader() as loader:
         scraper = Scraper(loader)
         scraper.scrape()
-        next(iter(loader))
+        batches = iter(loader)
+        next(batches)
         scraper.scrape()
     before, after = scraper.scrapes
     assert not {n for n in names(before) if "lag" in n}
     assert min([*before.values(), *after.values()]) >= 0
     lags = {dict(k)["split"]: v for (n, k), v in after.items() if n == "forebay_lag_records"}
     assert lags == {"empty": 0, "waits": 1}
+
+
+def test_decisions_that_the_log_has_forgotten_still_count() -> None:
+    log = DecisionLog(keep=1)
+    for at, (before, wanted) in enumerate([(1, 2), (2, 4), (4, 4), (4, 3)]):
+        log.add(float(at), before, Decision("decode", wanted, "why"), applied=True)
+    assert log.counts() == {("decode", "up"): 2, ("decode", "hold"): 1, ("decode", "down"): 1}
+    assert len(log.list()) == 1
+
+
+def test_an_autoscaler_s_decisions_are_counted_by_pool_and_action() -> None:
+    often = Autoscaling(policy="fixed", interval=0.01)
+    source = MemorySource({"a": [1, Stall(threading.Event())]}, bounded=False)
+    with Pipeline(source).batch(1).loader(workers=(1, 2), autoscale=often) as loader:
+        scraper, batches = Scraper(loader), iter(loader)
+        next(batches)
+        while not loader.decisions():
+            threading.Event().wait(0.01)
+        scraper.scrape()
+    ((name, labels),) = [k for k in scraper.scrapes[0] if "decisions" in k[0]]
+    assert name == "forebay_autoscaler_decisions_total"
+    assert dict(labels)["action"] == "hold"
 
 
 class EndsLate(MemorySource):
