@@ -29,10 +29,8 @@ from forebay.loader import Loader
 from forebay.observe.limits import (
     Limit,
     of_handover,
-    of_ready_batches,
     of_source,
     of_stages,
-    uneven,
 )
 from forebay.observe.monitor import Monitor, job_of_program
 from forebay.observe.snapshot import Snapshot
@@ -46,10 +44,10 @@ from forebay.stepclock import DeviceClock, DeviceTimeline, HostClock, StepClock
 from forebay.topology import Topology
 from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
 
-_SAMPLE_BATCHES, _SAMPLE_ROWS = 8, 256
+_SAMPLE_BATCHES, _SAMPLE_ROWS, _SAMPLE_BYTES = 8, 256, 64 << 20
 _SAMPLE_SECONDS, _PATIENCE_SECONDS = 3.0, 15.0
 _WATCH_SECONDS = 0.1
-_STORE_BATCHES, _SLICE_BYTES = 16, 2048
+_LIVE_BATCHES, _STORE_BATCHES, _SLICE_BYTES = 64, 16, 2048
 _FORGIVING = ErrorBudget(share=1.0, all_of=1 << 62)
 """Rows that fail are few, and given again and again: they would spend any budget."""
 
@@ -101,16 +99,19 @@ def examine(
     raw = patient.sample()
     if not raw:
         return _no_data(patient)
+    done = patient.finished(raw)
     with ExitStack() as stack:
-        loader = patient.loader(patient.pipeline)
+        room = patient.room([raw, done], _LIVE_BATCHES)
+        loader = patient.loader(patient.pipeline, max_bytes=room)
         doctors = DoctorsLoader(
             loader,
             stopper,
             schedule,
-            supplies=patient.supplies(raw),
+            supplies=patient.supplies(raw, done),
             clock=patient.clock,
             timeline=patient.timeline,
             profiler=profiler,
+            grows=not topology.pipeline.source.bounded,
         )
         stack.callback(doctors.close)
         monitor = Monitor(loader, job_of_program(loader.options), interval=_WATCH_SECONDS)
@@ -163,58 +164,68 @@ class _Patient:
             {},
             _every,
             rows=max(_SAMPLE_BATCHES * size, _SAMPLE_ROWS),
-            max_bytes=self._max_bytes // 4,
+            max_bytes=_SAMPLE_BYTES,
             seconds=_SAMPLE_SECONDS,
             patience=_PATIENCE_SECONDS,
         )
 
-    def supplies(self, raw: Sequence[Slice]) -> dict[Kind, Supply]:
-        """Where batches come from without the source, and without the stages, too."""
-        cached = replace(self.pipeline, source=CachedSource(raw), budget=_FORGIVING)
-        done = self._finished(cached) if cached.stages else list(raw)
-        if not done:
-            raise NothingMeasured(
-                "none of the first records passes the stages, so that there is nothing to do "
-                "experiments with: look at the dead letters (forebay dlq), and at the filters"
-            )
-        plain = replace(cached, source=CachedSource(done), stages=())
-        # A source that costs nothing fills all the room it gets, and that takes the CPUs' time.
-        room = _STORE_BATCHES * self._batch_size * max(_row_bytes(raw), _row_bytes(done))
-        alone = {"rank": 0, "world_size": 1, "max_bytes": min(self._max_bytes, room)}
-        return {
-            "no source": FromLoader(self.loader(cached, **alone)),
-            "no stages": FromLoader(self.loader(plain, **alone, engine="threads")),
-        }
+    def finished(self, raw: Sequence[Slice]) -> list[Slice]:
+        """What the stages make of them.
 
-    def _finished(self, cached: Pipeline) -> list[Slice]:
-        options = self.loader(cached, rank=0, world_size=1).options
+        Raises:
+            NothingMeasured: nothing.
+        """
+        if not self.pipeline.stages:
+            return list(raw)
+        options = self.loader(self.pipeline, rank=0, world_size=1).options
         plan = Plan(
-            source=cached.source,
-            stages=cached.stages,
+            source=CachedSource(raw),
+            stages=self.pipeline.stages,
             positions={},
             owns=_every,
             run=Run(options.seed, 0),
             order=options.order,
             max_bytes=options.max_bytes,
             workers=options.worker_bounds(),
-            batch_rows=None if cached.shuffling else self._batch_size,
+            batch_rows=None if self.pipeline.shuffling else self._batch_size,
         )
-        return finished(
+        done = finished(
             options.chosen_engine(),
             plan,
             rows=max(_SAMPLE_BATCHES * self._batch_size, _SAMPLE_ROWS),
             seconds=_SAMPLE_SECONDS,
             patience=_PATIENCE_SECONDS,
         )
+        if not done:
+            raise NothingMeasured(
+                "none of the first records passes the stages, so that there is nothing to do "
+                "experiments with: look at the dead letters (forebay dlq), and at the filters"
+            )
+        return done
+
+    def supplies(self, raw: Sequence[Slice], done: Sequence[Slice]) -> dict[Kind, Supply]:
+        """Where batches come from without the source, and without the stages, too."""
+        cached = replace(self.pipeline, source=CachedSource(raw), budget=_FORGIVING)
+        plain = replace(cached, source=CachedSource(done), stages=())
+        room = self.room([raw, done], _STORE_BATCHES)
+        alone = {"rank": 0, "world_size": 1, "max_bytes": room}
+        return {
+            "no source": FromLoader(self.loader(cached, **alone)),
+            "no stages": FromLoader(self.loader(plain, **alone, engine="threads")),
+        }
+
+    def room(self, samples: Sequence[Sequence[Slice]], batches: int) -> int:
+        """Bytes in flight for so many batches, and no more than a run may have: filling a room of
+        hundreds of MiB takes CPU time that a phase of a second cannot make good."""
+        shuffling = self.pipeline.shuffling
+        rows = max(batches * self._batch_size, 3 * shuffling.rows if shuffling else 0)
+        given = self.loader(self.pipeline).options.max_bytes
+        return min(given, rows * max(map(_row_bytes, samples)))
 
     @property
     def _batch_size(self) -> int:
         assert self.pipeline.batching is not None
         return self.pipeline.batching.size
-
-    @property
-    def _max_bytes(self) -> int:
-        return int(self.options.get("max_bytes", 256 << 20))
 
 
 class ScratchCheckpoint(Checkpoint):
@@ -267,14 +278,14 @@ def _resume(topology: Topology, loader: TrainingLoader) -> None:
 
 def _diagnosis(patient: _Patient, loader: DoctorsLoader, history: Sequence[Snapshot]) -> Diagnosis:
     try:
-        m = measured(loader.phases)
+        m = measured(loader.phases, loader.paused)
     except ValueError as e:
         raise NothingMeasured(
             f"{e}: the training function took {loader.batches} batches and ended. Let it take "
             "more of them (its own options in the section 'train'), or measure less: --steps 5 "
             "--rounds 1"
         ) from e
-    seen = _window(history, loader.phases, m)
+    seen = _window(history, loader, m)
     return Diagnosis(
         verdict=_verdict(patient, m, seen),
         measured=m,
@@ -284,9 +295,9 @@ def _diagnosis(patient: _Patient, loader: DoctorsLoader, history: Sequence[Snaps
     )
 
 
-def _window(history: Sequence[Snapshot], phases: Sequence[Phase], m: Measured) -> Window:
+def _window(history: Sequence[Snapshot], loader: DoctorsLoader, m: Measured) -> Window:
     """What was seen while the whole pipeline ran, with the shares that were measured."""
-    full = [p for p in phases if p.kind == "full"]
+    full = [p for p in loader.phases if p.kind == "full"]
     within = [[s for s in history if p.began <= s.at <= p.ended] for p in full]
     longest = max(within, key=len)
     if len(longest) < 2:
@@ -299,18 +310,14 @@ def _window(history: Sequence[Snapshot], phases: Sequence[Phase], m: Measured) -
         "communication": s["communication"],
         "other": s["host"] + s["pause"],
     }
-    pauses = _pauses(phases, s["pause"])
+    pauses = _parted(loader.paused, s["pause"])
     return replace(between(longest), shares=shares, starved=m.starved, pauses=pauses)
 
 
-def _pauses(phases: Sequence[Phase], share: float) -> dict[str, float]:
+def _parted(paused: Mapping[str, float], share: float) -> dict[str, float]:
     """The share of all pauses, by their names."""
-    seconds: dict[str, float] = {}
-    for phase in phases:
-        for name, value in phase.parts.pauses.items():
-            seconds[name] = seconds.get(name, 0.0) + value
-    whole = sum(seconds.values())
-    return {k: share * v / whole for k, v in seconds.items() if v > 0}
+    whole = sum(paused.values())
+    return {k: share * v / whole for k, v in paused.items() if v > 0}
 
 
 def _verdict(patient: _Patient, m: Measured, w: Window) -> Verdict:
@@ -331,8 +338,6 @@ def _limit(m: Measured, w: Window) -> Limit:
     most = max(DATA, key=lambda part: m.shares[part])
     if most == "handover":
         return of_handover(w)
-    if uneven(w) and w.room_wait >= m.starved / 2:
-        return of_ready_batches(w)
     return of_source(w) if most == "source" or not w.pools else of_stages(w)
 
 

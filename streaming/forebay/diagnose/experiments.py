@@ -52,8 +52,12 @@ class TooShort(ValueError):
     """Not one whole round was measured."""
 
 
-def measured(phases: Sequence[Phase]) -> Measured:
+def measured(phases: Sequence[Phase], paused: Mapping[str, float]) -> Measured:
     """The shares, by the medians over the rounds.
+
+    Args:
+        paused: seconds of named pauses a step, over all steps: rare ones fall into few phases, and
+            belong to all.
 
     Raises:
         TooShort: there is no round in which each kind had its turn.
@@ -61,7 +65,7 @@ def measured(phases: Sequence[Phase]) -> Measured:
     rounds = _rounds(phases)
     if not rounds:
         raise TooShort("not one round of experiments was finished")
-    pause = _pause_per_step(phases)
+    pause = sum(paused.values())
     times = [_Times.of(r) for r in rounds]
     each = [_shares(t, pause) for t in times]
     return Measured(
@@ -145,9 +149,3 @@ def _rounds(phases: Sequence[Phase]) -> list[dict[Kind, Phase]]:
     for phase in phases:
         rounds.setdefault(phase.round, {})[phase.kind] = phase
     return [r for r in rounds.values() if r.keys() == set(KINDS)]
-
-
-def _pause_per_step(phases: Sequence[Phase]) -> float:
-    """Seconds of named pauses: rare ones fall into few phases, and belong to all."""
-    paused = sum(sum(p.parts.pauses.values()) for p in phases)
-    return paused / max(sum(p.steps for p in phases), 1)

@@ -7,9 +7,11 @@ meanwhile changes all of them. The first steps of a phase are not measured.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -30,8 +32,11 @@ KINDS: tuple[Kind, ...] = ("full", "no source", "no stages", "frozen")
 _AHEAD = 4
 """Steps that the host may be ahead of the device: no more, or a phase would end with work of many
 seconds still to be done."""
-_LOOK_SECONDS = 0.0005
+_LOOK_SECONDS = 0.001
 _WARM_UP_STEPS = 10
+_READ_TO_THE_END = 2
+"""Batches that may wait in a source of which all is read as it comes."""
+_TRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,34 +126,30 @@ class FromLoader:
 
 
 class Live(FromLoader):
-    """Batches of the whole pipeline. What comes while other phases run is thrown away: a source
-    that was read to its end would else have a store to give from, as it never has in a run."""
+    """Batches of the whole pipeline. What came while other phases ran is thrown away: a source that
+    is read to its end would else have a store to give from, as it never has in a run.
 
-    def __init__(self, loader: Loader, patience: float) -> None:
+    Args:
+        grows: whether records may come meanwhile.
+        patience: seconds after which what is there is a backlog, which a run would have, too.
+    """
+
+    def __init__(self, loader: Loader, *, grows: bool, patience: float) -> None:
         super().__init__(loader)
-        self._patience = patience
-        self._behind: int | None = None
-        self._rows = 0
-
-    def next(self) -> Batch:
-        batch = super().next()
-        self._rows = batch.rows
-        return batch
-
-    def end(self) -> None:
-        lag = self._loader.lag()
-        self._behind = sum(lag.values()) if lag else None
-        super().end()
+        self._catches_up, self._patience = grows, patience
 
     def _catch_up(self) -> None:
-        if self._behind is None or self._behind > 2 * self._rows:
-            return  # there was a store before, too
-        until = time.monotonic() + self._patience
-        while time.monotonic() < until:
-            lag = self._loader.lag()
-            if lag and sum(lag.values()) <= self._behind + self._rows:
+        began, first = time.monotonic(), 0
+        while self._catches_up:
+            rows = self.next().rows
+            lag, took = self._loader.lag(), time.monotonic() - began
+            behind = sum(lag.values())
+            first = first or behind
+            if lag and behind <= _READ_TO_THE_END * rows:
                 return
-            self.next()
+            if took >= _TRY_SECONDS:
+                pace = (first - behind) / took
+                self._catches_up = bool(lag) and behind < pace * (self._patience - took)
 
 
 class Frozen:
@@ -178,6 +179,24 @@ class Frozen:
 
     def end(self) -> None:
         self._batch = None
+
+
+@contextmanager
+def _looked_at(clock: StepClock) -> Iterator[None]:
+    """Meanwhile a thread looks every millisecond whether the device idles within a step."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_SECONDS):
+            clock.look()
+
+    thread = threading.Thread(target=look, name="forebay-look", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @dataclass(slots=True)
@@ -217,6 +236,7 @@ class DoctorsLoader(TrainingLoader):
         clock: the step clock of all loaders.
         timeline: of the trainer's device; None: it works on the host.
         profiler: records some steps of the whole pipeline after all else.
+        grows: whether records may come to the source meanwhile.
     """
 
     def __init__(
@@ -229,15 +249,18 @@ class DoctorsLoader(TrainingLoader):
         clock: StepClock,
         timeline: DeviceTimeline | None,
         profiler: StepProfiler | None = None,
+        grows: bool = False,
     ) -> None:
         super().__init__(loader, stopper)
         self._schedule, self._clock, self._device = schedule, clock, _Device(timeline)
         self._profiler, self._frozen = profiler, Frozen(clock)
-        live = Live(loader, schedule.patience)
+        live = Live(loader, grows=grows, patience=schedule.patience)
         self._supplies: dict[Kind, Supply] = {"full": live, **supplies, "frozen": self._frozen}
         self._given = self._all()
         self.phases: list[Phase] = []
         """What was measured so far."""
+        self.paused: Mapping[str, float] = {}
+        """Seconds of named pauses for each step since the training function's first ones."""
         self.origins: dict[str, int] = {}
         """Rows of the whole pipeline by split."""
 
@@ -282,10 +305,13 @@ class DoctorsLoader(TrainingLoader):
 
     def _all(self) -> Generator[Batch, None, None]:
         yield from self._warm_up()
+        began, steps = self._clock.times(), self.batches
         for i in range(self._schedule.rounds):
             # There and back: what drifts over a round is not always to the same one's disadvantage.
             for kind in self._supplies if i % 2 == 0 else reversed(self._supplies):
                 yield from self._phase(kind, i)
+                pauses = _since(self._clock.times(), began).pauses
+                self.paused = {k: v / (self.batches - steps) for k, v in pauses.items()}
         if self._profiler is not None:
             yield from self._profiled(self._profiler)
 
@@ -306,10 +332,12 @@ class DoctorsLoader(TrainingLoader):
 
     def _phase(self, kind: Kind, number: int) -> Iterator[Batch]:
         supply = self._supplies[kind]
+        looked_at = _looked_at if kind == "frozen" and self._device.timeline else nullcontext
         supply.begin()
         try:
             yield from self._unmeasured(supply)
-            yield from self._measured(supply, kind, number)
+            with looked_at(self._clock):
+                yield from self._measured(supply, kind, number)
         finally:
             supply.end()
 

@@ -50,8 +50,6 @@ class Limit:
 
 def limit_of_data(w: Window) -> Limit:
     """Why batches come too slowly, in a window in which they do."""
-    if uneven(w):
-        return of_ready_batches(w)
     if w.making > w.source_wait:
         return of_handover(w)
     pool = _busiest(w)
@@ -62,33 +60,15 @@ def limit_of_data(w: Window) -> Limit:
     return of_source(w)
 
 
-def uneven(w: Window) -> bool:
-    """Whether there was room for batches much of the time in which none was asked for."""
-    return w.room_wait >= _UNEVEN
-
-
 def percent(share: float) -> str:
     """A share for people: ``38 %``."""
     return f"{100 * share:.0f} %"
 
 
-def of_ready_batches(w: Window) -> Limit:
-    """Too few batches are kept ready for how unevenly they come."""
-    prefetch = w.last.buffer.prefetch
-    return Limit(
-        cause="handover",
-        because=f"batches come unevenly, and only {prefetch} are kept ready",
-        evidence=(
-            f"making batches had to wait for room {percent(w.room_wait)} of the time, and yet none "
-            "was there when one was wanted",
-        ),
-        guess=("some batches take much longer to make than most",),
-        advice=f"keep more batches ready: loader.prefetch: {4 * prefetch}",
-    )
-
-
 def of_handover(w: Window) -> Limit:
-    """The thread that makes batches is the limit."""
+    """The thread that makes batches is the limit, or how few of them it may keep ready."""
+    if w.room_wait >= _UNEVEN:
+        return _of_ready_batches(w)
     return Limit(
         cause="handover",
         because="putting batches together is the limit: one thread does that, and it is busy "
@@ -99,6 +79,20 @@ def of_handover(w: Window) -> Limit:
             "more to be joined",
         ),
         advice="move work from functions on whole batches into stages, which run on all workers",
+    )
+
+
+def _of_ready_batches(w: Window) -> Limit:
+    prefetch = w.last.buffer.prefetch
+    return Limit(
+        cause="handover",
+        because=f"batches come unevenly, and only {prefetch} are kept ready",
+        evidence=(
+            f"making batches had to wait for room {percent(w.room_wait)} of the time, and yet none "
+            "was there when one was wanted",
+        ),
+        guess=("some batches take much longer to make than most",),
+        advice=f"keep more batches ready: loader.prefetch: {4 * prefetch}",
     )
 
 

@@ -13,7 +13,7 @@ __all__ = ["Cause", "Verdict", "judge"]
 
 WORTH = 0.10
 """Of the trainer's time: what takes less is no reason to look for a cause."""
-_GPU_BUSY = 0.8
+_GPU_BUSY, _LOCKED = 0.8, 0.5
 _STALE_SECONDS = 60.0
 
 
@@ -149,7 +149,30 @@ def _healthy(w: Window, share: float) -> Verdict:
         sentence=f"{sentence} and {waits}.",
         shares=w.shares,
         evidence=tuple(evidence),
+        guess=(*_of_backlog(w), *_of_lock(w)),
         advice="to train faster, make the step cheaper: forebay doctor TOPOLOGY shows its parts",
+    )
+
+
+def _of_lock(w: Window) -> tuple[str, ...]:
+    """Stages in Python hold up the training loop as well, whose own pace then is not known."""
+    if w.gil is None or w.gil < _LOCKED or not w.stages:
+        return ()
+    return (
+        f"the interpreter's lock is taken {percent(w.gil)} of the time: if it is the stages that "
+        "hold it, they slow the training loop down, too",
+    )
+
+
+def _of_backlog(w: Window) -> tuple[str, ...]:
+    """What will be once a backlog was read, if records come more slowly than they are taken."""
+    come, taken = w.arrived, w.taken
+    if come is None or not taken or not w.behind or come > (1 - WORTH) * taken:
+        return ()
+    return (
+        f"once the backlog of {w.behind:,} records is read it will wait for the producer "
+        f"{percent(1 - come / taken)} of the time: {come:,.0f} new ones come a second, and "
+        f"{taken:,.0f} are taken",
     )
 
 

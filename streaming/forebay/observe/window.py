@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from forebay.observe.snapshot import Snapshot
+from forebay.observe.snapshot import Snapshot, SplitSeen
 
 WINDOW_SECONDS = 30.0
 LEAST_SECONDS, LEAST_STEPS = 2.0, 3
@@ -62,6 +62,8 @@ class Window:
     """Offsets up to the ends that were not delivered, now."""
     arrived: float | None
     """New offsets a second."""
+    taken: float | None
+    """Offsets a second that were delivered."""
     gil: float | None
     cpu: float | None
     """CPUs' worth of time that the process used."""
@@ -134,7 +136,8 @@ def between(all_: Sequence[Snapshot]) -> Window:
         full=fmean(s.buffer.bytes_in_flight / max(s.buffer.max_bytes, 1) for s in all_),
         unread=_mean(all_, lambda s: _sum([x.lag_fetched for x in s.splits.values()])),
         behind=_sum([x.lag_records for x in last.splits.values()]),
-        arrived=_arrived(first, last, span),
+        arrived=_grown(first, last, span, lambda s: s.end),
+        taken=_grown(first, last, span, lambda s: s.position),
         gil=_mean(all_, lambda s: s.process.gil),
         cpu=_rate(first.process.cpu_seconds, last.process.cpu_seconds, span),
         cpu_wait=_rate(first.process.cpu_wait_seconds, last.process.cpu_wait_seconds, span),
@@ -164,7 +167,9 @@ def _shares(first: Snapshot | None, last: Snapshot) -> dict[str, float]:
 
 
 def _pools(first: Snapshot, last: Snapshot, all_: Sequence[Snapshot]) -> dict[str, PoolIn]:
-    span, pools = last.at - first.at, {}
+    # Between two sessions there are none: then those that were seen last are meant.
+    last = next((s for s in reversed(all_) if s.pools), last)
+    span, pools = max(last.at - first.at, 1e-9), {}
     for name, pool in last.pools.items():
         before = first.pools.get(name)
         if before is not None and before.busy_seconds > pool.busy_seconds:
@@ -185,14 +190,12 @@ def _pools(first: Snapshot, last: Snapshot, all_: Sequence[Snapshot]) -> dict[st
     return pools
 
 
-def _arrived(first: Snapshot, last: Snapshot, span: float) -> float | None:
-    """By splits whose ends are known at both moments."""
-    ends = [
-        (first.splits[k].end, s.end)
-        for k, s in last.splits.items()
-        if k in first.splits and s.end is not None
-    ]
-    known = [b - a for a, b in ends if a is not None and b is not None]
+def _grown(
+    first: Snapshot, last: Snapshot, span: float, of: Callable[[SplitSeen], int | None]
+) -> float | None:
+    """Offsets a second, by splits of which both moments are known."""
+    both = [(of(first.splits[k]), of(s)) for k, s in last.splits.items() if k in first.splits]
+    known = [b - a for a, b in both if a is not None and b is not None]
     return max(0, sum(known)) / span if known else None
 
 
