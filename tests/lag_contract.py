@@ -38,6 +38,10 @@ class Trained:
         found = [s for name, s in seen.items() if name.endswith(f"/{number}")]
         return found[0] if found else None
 
+    def end(self, number: int) -> int | None:
+        seen = self.split(number)
+        return None if seen is None else seen.end
+
     def await_lag(self, lag: int, rows: int, end: int) -> SplitSeen:
         """Wait until so many rows were given, and partition 0 is so far behind this end."""
 
@@ -105,13 +109,16 @@ class LagContract:
     def test_records_behind_an_open_transaction_are_lag_only_once_they_can_be_read(
         self, make_topic: Topics
     ) -> None:
-        topic = make_topic()
-        with open_transaction(make_topic.bootstrap, topic, numbered(4)) as producer:
-            produce(make_topic.bootstrap, topic, numbered(2))
+        topic, bootstrap = make_topic(2), make_topic.bootstrap
+        with open_transaction(bootstrap, topic, numbered(4)) as producer:
+            produce(bootstrap, topic, numbered(2))
             with trained(make_topic, topic) as it:
                 it.await_lag(0, rows=0, end=0)
+                produce(bootstrap, topic, numbered(1), partition=1)
+                wait_for(lambda: it.end(1) == 1, "the brokers were asked again")
+                it.await_lag(0, rows=1, end=0)
                 producer.commit_transaction(GIVE_UP_SECONDS)
-                it.await_lag(0, rows=6, end=7)
+                it.await_lag(0, rows=7, end=7)
 
     def test_who_reads_open_transactions_is_behind_by_their_records_too(
         self, make_topic: Topics

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
-KEPT = 96
+KEPT = 128
 """Rises of the end that are kept for each split."""
 _LEFT = KEPT * 3 // 4
-# Rises whose ages differ by less than this factor become one when room is short: so a time is
-# exact where the record is young, and off by at most this share of its age where it is old.
-_RATIO = 1.15
+# Rises are joined, when room is short, as long as one then took no more than this share of its age:
+# by so much can a time be wrong.
+_SHARE = 0.2
 _BEFORE = np.nan
 
 
@@ -95,28 +96,34 @@ class EndTimes:
         first = rows[at == 0]
         self._end[first, 1:] = -1
 
+    def _worth_keeping(self, ages: Floats) -> Flags:
+        """The rises that cannot be joined to the next one, the oldest and the newest included.
+
+        Asked from the oldest on: were the newest of each age kept, it would swallow one older
+        neighbour after the other as all grow older.
+        """
+        kept = np.ones(ages.shape, bool)
+        oldest = ages[:, 0]
+        for k in range(1, KEPT - 1):
+            kept[:, k] = oldest - ages[:, k + 1] > _SHARE * ages[:, k + 1]
+            oldest = np.where(kept[:, k], ages[:, k], oldest)
+        return kept
+
     def _thin(self, rows: Ints, now: float) -> None:
-        """Join rises of about the same age; of the oldest that do not fit then, only the end."""
-        bucket = np.log1p(now - self._until[rows]) // np.log(_RATIO)
-        kept = np.ones(bucket.shape, bool)
-        kept[:, 1:-1] = bucket[:, 1:-1] != bucket[:, 2:]
-        counts = kept.sum(axis=1)
-        # The places that are kept, the newest ones at the right; what is left of them is cut off.
-        order = np.argsort(kept, axis=1, kind="stable")[:, -_LEFT:]
-        counts = np.minimum(counts, _LEFT)
-        joined: Any = np.concatenate([order[:, :1], order[:, :-1] + 1], axis=1)
-        since = np.take_along_axis(self._since[rows], joined, 1)
-        until = np.take_along_axis(self._until[rows], order, 1)
-        end = np.take_along_axis(self._end[rows], order, 1)
-        # To the left again, where rows of fewer have places that are not kept.
-        places = np.arange(_LEFT) + (_LEFT - counts)[:, None]
-        used = places < _LEFT
-        places = np.minimum(places, _LEFT - 1)
-        self._since[rows, :_LEFT] = np.take_along_axis(since, places, 1)
-        self._until[rows, :_LEFT] = np.take_along_axis(until, places, 1)
-        self._end[rows, :_LEFT] = np.where(used, np.take_along_axis(end, places, 1), -1)
-        self._end[rows, _LEFT:] = -1
-        self._count[rows] = counts
+        """Join rises; of the oldest that do not fit even then, only the end is kept."""
+        kept = self._worth_keeping(now - self._until[rows])
+        places = np.arange(_LEFT)
+        dropped = np.maximum(kept.sum(axis=1) - _LEFT, 0)
+        # The places that are kept, in order, then others; the first ones are left out.
+        order = np.argsort(~kept, axis=1, kind="stable")
+        order = np.take_along_axis(order, dropped[:, None] + places, 1)
+        began = np.minimum(np.concatenate([order[:, :1], order[:, :-1] + 1], 1), KEPT - 1)
+        self._count[rows] = kept.sum(axis=1) - dropped
+        used = places < self._count[rows][:, None]
+        end = np.where(used, np.take_along_axis(self._end[rows], order, 1), -1)
+        self._since[rows, :_LEFT] = np.take_along_axis(self._since[rows], began, 1)
+        self._until[rows, :_LEFT] = np.take_along_axis(self._until[rows], order, 1)
+        self._end[rows, :_LEFT], self._end[rows, _LEFT:] = end, -1
 
 
 def grown(array: NDArray[Any], rows: int, fill: float) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from forebay.observe.lagstates import LagStates, Moves
 from forebay.observe.snapshot import LagState, SplitSeen
 from forebay.options import SplitStats
 
-_UNKNOWN = -1
+_UNKNOWN = -1  # as anything below 0
 
 
 class LagWatch:
@@ -121,7 +121,7 @@ def _behind(end: int | None, at: int | None, pending: int) -> int | None:
 
 
 def _known(number: int | None) -> int:
-    return _UNKNOWN if number is None or number < 0 else number
+    return _UNKNOWN if number is None else number
 
 
 def _ints(numbers: Iterable[int]) -> Ints:

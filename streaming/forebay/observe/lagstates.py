@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from forebay.observe.endtimes import Floats, Ints, grown
+from forebay.observe.endtimes import Flags, Floats, Ints, grown
 from forebay.observe.snapshot import LagState
-
-Flags = NDArray[np.bool_]
 
 SAMPLES = 10
 """Lags that are compared."""
