@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from tests.snapshots import busy, idle
 from torch.nn.parallel import DistributedDataParallel
 
 from forebay import Pipeline
-from forebay.observe.ddp import measure_communication
+from forebay.observe.ddp import _HostHook, measure_communication
 from forebay.observe.monitor import Monitor
 from forebay.observe.ranks import StoreRanks, of_job, own_store
+from forebay.stepclock import HostClock
 from forebay.testing import FakeDevice, FakeMark, FakeTimeline, MemorySource, TurnableClock
 
 _dist: Any = dist
@@ -70,6 +72,36 @@ def test_what_a_rank_waits_for_a_late_one_is_communication(
     assert job[0]["communicated"] > job[1]["communicated"] > 0
 
 
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=_dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Bucket:
+    """Of gradients, as DDP gives them to a hook."""
+
+    def __init__(self, last: bool) -> None:
+        self._last = last
+
+    def is_last(self) -> bool:
+        return self._last
+
+    def buffer(self) -> torch.Tensor:
+        return torch.ones(4)
+
+
+def test_communication_that_backward_hides_does_not_count(one_rank: None) -> None:
+    time, told = TurnableClock(), HostClock()
+    hook = _HostHook(told, dist.group.WORLD, time)
+    hook.reduce(Bucket(last=False)).wait()
+    time.turn(1.0)  # backward goes on
+    hook.reduce(Bucket(last=True)).wait()
+    assert told._communicated == 0.0
+
+
 class Reducing(FakeTimeline):
     """Of a device that has worked for 5 ms from mark to mark: that is what reducing takes."""
 
@@ -78,21 +110,16 @@ class Reducing(FakeTimeline):
         return super().mark()
 
 
-def test_on_a_device_communication_is_its_own_time_and_never_waited_for() -> None:
-    dist.init_process_group("gloo", store=_dist.HashStore(), rank=0, world_size=1)
-    try:
-        device = FakeDevice(TurnableClock())
-        loader = Pipeline(MemorySource({"a": [1]})).batch(1).loader()
-        loader.step_clock.wait_begins()
-        model = DistributedDataParallel(torch.nn.Linear(4, 4))
-        measure_communication(model, loader, timeline=Reducing(device))
-        told = []
-        for _ in range(4):
-            model(torch.ones(2, 4)).sum().backward()
-            told.append(loader.step_clock._communicated)  # type: ignore[attr-defined]
-            device.synchronize()
-    finally:
-        dist.destroy_process_group()
+def test_on_a_device_communication_is_its_own_time_and_never_waited_for(one_rank: None) -> None:
+    device, clock = FakeDevice(TurnableClock()), HostClock()
+    loader = Pipeline(MemorySource({"a": [1]})).batch(1).loader(step_clock=lambda: clock)
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    measure_communication(model, loader, timeline=Reducing(device))
+    told = []
+    for _ in range(4):
+        model(torch.ones(2, 4)).sum().backward()
+        told.append(clock._communicated)
+        device.synchronize()
     assert told == [None, *(pytest.approx(0.005 * i) for i in (1, 2, 3))]
 
 
@@ -175,7 +202,10 @@ def test_the_store_of_a_job_is_asked_over_a_connection_of_our_own(tmp_path: Path
             own = own_store()
         finally:
             dist.destroy_process_group()
-        own.set("0", b"told")
+        waits = threading.Thread(target=store.wait, args=(["forebay/0/0"],), daemon=True)
+        waits.start()
+        own.set("0", b"told")  # would wait with it on the same connection
+        waits.join()
         assert store.get("forebay/0/0") == b"told"
 
 
@@ -194,12 +224,10 @@ def test_a_store_that_is_gone_ends_the_telling_and_nothing_else(
     assert "do not hear of each other any more" in caplog.text
 
 
-def test_what_was_told_by_a_job_that_is_over_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = _dist.HashStore()
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        own_store().set("1", b"old")
-        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-        assert not own_store().check(["1"])
-    finally:
-        dist.destroy_process_group()
+def test_what_was_told_by_a_job_that_is_over_is_not_heard(
+    one_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_store().set("1", b"old")
+    assert own_store().check(["1"])
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert not own_store().check(["1"])

@@ -317,7 +317,7 @@ class _Recent:
             return
         new = {k: v - before.get(k, 0.0) for k, v in sums.items()}
         wait, copy, step = (new.pop(k, 0.0) for k in (WAIT, COPY, STEP))
-        self._steps.append(Step(wait, copy, step, sum(new.values())))
+        self._steps.append(Step(wait, copy, step, sum(new.values(), 0.0)))
 
     def steps(self) -> Sequence[Step]:
         """Any thread."""
