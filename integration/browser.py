@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
@@ -86,6 +87,12 @@ def prefer(driver: Chrome, theme: str, *, reduced_motion: bool = False) -> None:
         {"name": "prefers-reduced-motion", "value": "reduce" if reduced_motion else ""},
     ]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def messages(driver: Chrome) -> list[str]:
+    """The errors that the browser has told since it was last asked."""
+    told: list[dict[str, Any]] = driver.get_log("browser")  # type: ignore[no-untyped-call]
+    return [x["message"] for x in told if x["level"] == "SEVERE"]
 
 
 def screenshot(driver: Chrome, name: str) -> Path:

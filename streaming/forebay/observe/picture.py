@@ -28,6 +28,7 @@ from forebay.observe.snapshot import (
 )
 from forebay.observe.verdict import Verdict, judge
 
+MOST_DECISIONS = 100
 MOST_SPLITS = 2000
 """So many are shown one by one, those furthest behind; all are counted."""
 _RANKED: Mapping[LagState | None, int] = {"STALLED": 0, "STOPPED": 1, "BEHIND": 2, "OK": 3, None: 4}
@@ -211,7 +212,7 @@ def _rank(key: str, history: Sequence[Snapshot], at: float) -> RankPicture:
         batch=_batch(then, now),
         trainer=_trainer(then, now),
         letters=now.letters,
-        decisions=now.decisions,
+        decisions=now.decisions[-MOST_DECISIONS:],
         process=now.process,
         cpu=rate(then.process.cpu_seconds, now.process.cpu_seconds, now.at - then.at),
         gpus=now.gpus,
