@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
+from tests.delta_slices import opened
+from tests.delta_tables import append
 from tests.kafka_support import wait_for
 
 from forebay import Loader, Pipeline
 from forebay.columns import Columns
 from forebay.observe.lag import LagWatch
 from forebay.observe.snapshot import SplitSeen
-from forebay.testing import MemorySource
+from forebay.testing import MemorySource, Stall
+from forebay_delta import DeltaSource
 
 
 def seen(loader: Loader) -> Mapping[str, SplitSeen]:
@@ -68,6 +72,27 @@ def test_a_record_that_is_overtaken_holds_the_position_and_is_lag() -> None:
         split = seen(loader)["m/0"]
         gate.set()
     assert (split.position, split.lag_records) == (0, 50)
+
+
+def test_one_split_of_which_nothing_comes_is_stalled_and_the_others_are_not() -> None:
+    stuck = [1, 2, Stall(threading.Event()), 3]
+    source = MemorySource({"m/0": stuck, "m/1": range(1000), "m/2": range(1000)}, slice_rows=10)
+    watch = LagWatch()
+    with Pipeline(source).batch(10).loader() as loader:
+        for second, _ in zip(range(40), loader, strict=False):
+            stats = loader.stats()
+            split = watch.look(second, loader.splits(), stats.batches, stats.wait_seconds)
+    assert [s.state for s in split.values()] == ["STALLED", "OK", "OK"]
+
+
+def test_the_ends_of_a_delta_table_are_whole_while_its_shards_take_turns(tmp_path: Path) -> None:
+    for i in range(8):
+        append(tmp_path, range(i * 10, i * 10 + 10))
+    with opened(DeltaSource(str(tmp_path), until="latest", shards=2)) as reader:
+        lane = reader._lanes.pop(0)  # as between two lines of another thread
+        assert sum(reader.ends().values()) == 80
+        reader._lanes.append(lane)
+        assert sum(reader.ends().values()) == 80
 
 
 def test_a_bounded_source_that_was_read_to_its_end_is_not_behind_also_once_it_is_closed() -> None:

@@ -186,7 +186,8 @@ class DeltaReader:
             return self._snapshot_ends
         if not self._tail.idle and not self._tail.ended:
             return {}
-        return {lane.split.id: lane.end for lane in self._lanes if lane.end is not None}
+        lanes = self._by_shard.values()  # the list changes while slices are given, in turn
+        return {lane.split.id: lane.end for lane in lanes if lane.end is not None}
 
     def stats(self) -> DeltaStats:
         """What was read, pruned and lost so far. Any thread."""
@@ -467,7 +468,7 @@ class DeltaReader:
         ends: dict[str, int] = {}
         for snapshot, view in self._snapshots:
             planned = planned_snapshot(snapshot, view, self._rules)
-            lanes = {x.split.number: x for x in self._lanes if _reads(x, planned)}
+            lanes = {k: x for k, x in self._by_shard.items() if _reads(x, planned)}
             for lane in lanes.values():
                 ends[lane.split.id] = lane.begin.first
             for scan in planned.scans:
