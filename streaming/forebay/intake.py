@@ -55,9 +55,16 @@ class Intake:
         self._went_beyond = False
         self._delivered = dict(positions)
         self._parts: deque[Slice] = deque()
-        self.waited_seconds = 0.0
+        self._waited = 0.0
+        self._since: float | None = None
         self.last: Slice | None = None
         """The slice that was taken last: the one that spent the error budget, if it was."""
+
+    @property
+    def waited_seconds(self) -> float:
+        """Time in which it waited for slices, a wait that goes on included. Any thread."""
+        waited, since = self._waited, self._since
+        return waited if since is None else waited + time.monotonic() - since
 
     def next(self, want: Collection[str] = ()) -> Slice | None:
         while not self._parts:
@@ -68,7 +75,7 @@ class Intake:
         return self._parts.popleft()
 
     def _take(self, want: Collection[str]) -> Slice | None:
-        began = time.monotonic()
+        self._since = began = time.monotonic()
         self._feed.want(want)
         try:
             while not self._stopping():
@@ -88,7 +95,10 @@ class Intake:
                     return None
             raise Stopped
         finally:
-            self.waited_seconds += time.monotonic() - began
+            # In this order a reader on another thread misses the wait for a moment, and never
+            # counts it twice.
+            self._since = None
+            self._waited += time.monotonic() - began
 
     def _go_beyond(self) -> None:
         """Read on though the window is full: the batch that is to empty it is not complete."""

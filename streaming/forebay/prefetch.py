@@ -54,7 +54,8 @@ class Prefetcher:
         self._lock = threading.Lock()
         self._filled = threading.Condition(self._lock)
         self._emptied = threading.Condition(self._lock)
-        self.waited_for_room_seconds = 0.0
+        self._waited = 0.0
+        self._since: float | None = None
         self._thread = threading.Thread(target=self._run, name="forebay-batch", daemon=True)
         self._thread.start()
 
@@ -66,6 +67,12 @@ class Prefetcher:
     def batches(self) -> int:
         """Batches that are ready now."""
         return self._batches
+
+    @property
+    def waited_for_room_seconds(self) -> float:
+        """Time in which it waited for room, a wait that goes on included. Any thread."""
+        waited, since = self._waited, self._since
+        return waited if since is None else waited + time.monotonic() - since
 
     def stopping(self) -> bool:
         """Whether ``stop`` was called."""
@@ -119,11 +126,14 @@ class Prefetcher:
             self._filled.notify_all()
 
     def _put(self, ready: Ready) -> None:
-        began = time.monotonic()
+        self._since = began = time.monotonic()
         with self._lock:
             while self._batches >= self._depth and ready.batch is not None and not self._stop:
                 self._emptied.wait()
-            self.waited_for_room_seconds += time.monotonic() - began
+            # In this order a reader on another thread misses the wait for a moment, and never
+            # counts it twice.
+            self._since = None
+            self._waited += time.monotonic() - began
             if self._stop:
                 raise Stopped
             self._batches += ready.batch is not None
