@@ -26,6 +26,7 @@ from forebay.testing import FakeDevice, FakeMark, FakeTimeline, MemorySource, Tu
 
 _dist: Any = dist
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.timeout(300)  # three processes import what DDP needs, 20 s of CPU time
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Mapping[str, A
         for r in range(RANKS)
     ]
     try:
-        assert [p.wait(timeout=100) for p in ranks] == [0] * RANKS
+        assert [p.wait(timeout=280) for p in ranks] == [0] * RANKS
     finally:
         for p in ranks:
             p.kill()
