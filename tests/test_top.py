@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from rich.console import Console
@@ -18,6 +21,8 @@ from forebay.observe.board import TargetSeen
 from forebay.observe.picture import picture
 from forebay.observe.snapshot import Snapshot
 from forebay.observe.top import drawn
+
+SECONDS = 30.0
 
 
 def text(
@@ -107,6 +112,19 @@ def test_a_token_comes_from_the_environment_and_is_kept_out_of_messages(
         monkeypatch.setenv("CLICKS_TOKEN", token)
         assert invoke(["top", target, "--once"]) == OK
     assert token not in "".join(capsys.readouterr())
+
+
+def test_a_dashboard_shows_a_job_of_another_process_and_ends_in_order() -> None:
+    with served(history(40)) as job:
+        command = [sys.executable, "-m", "forebay.cli", "dashboard", job.url, "--listen", ":0"]
+        with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["url"]
+            with urlopen(f"{url}events") as events:
+                shown = next(line for line in events if b'"rows":40000' in line)
+                process.terminate()
+                assert process.wait(SECONDS) == OK
+    assert json.loads(shown.removeprefix(b"data: "))["targets"][0]["trouble"] == ""
 
 
 @pytest.mark.parametrize(

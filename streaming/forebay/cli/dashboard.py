@@ -12,7 +12,7 @@ from forebay.cli.common import Options, common_options
 from forebay.cli.following import HERE, followed, from_environment
 from forebay.errors import ConfigError
 from forebay.observe.access import parse_listen
-from forebay.observe.serving import DEFAULT_PORT, Server
+from forebay.observe.serving import Server
 
 
 @click.command()
@@ -20,7 +20,7 @@ from forebay.observe.serving import DEFAULT_PORT, Server
 @click.option(
     "--listen",
     metavar="[HOST]:PORT",
-    default=f":{DEFAULT_PORT + 1}",
+    default=":8420",
     show_default=True,
     help="Where the page is served; without a host on 127.0.0.1 only. Port 0: any that is free.",
 )

@@ -16,7 +16,7 @@ _LOCAL_NAMES = ("localhost", "localhost.localdomain")
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """``:8420``, ``8420`` or ``HOST:PORT`` as (host, port); without a host that is loopback.
+    """``:9464``, ``9464`` or ``HOST:PORT`` as (host, port); without a host that is loopback.
 
     ``*`` is every address of the machine, port 0 any that is free.
 
@@ -25,7 +25,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     """
     found = re.fullmatch(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\]/]*):)?(?P<port>\d{1,5})", text)
     if found is None or int(found["port"]) > 65535:
-        raise ConfigError(f"no address to listen on: {text!r}; write :8420, or HOST:PORT")
+        raise ConfigError(f"no address to listen on: {text!r}; write :9464, or HOST:PORT")
     host = (found["host"] or "127.0.0.1").strip("[]")
     return "0.0.0.0" if host == "*" else host, int(found["port"])
 

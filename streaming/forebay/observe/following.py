@@ -1,6 +1,6 @@
 """Follows running jobs from another process: by the address of their dashboard, or a state file.
 
-    with follow(["http://gpu-3:8420", "run/rank-1.jsonl"]) as board:
+    with follow(["http://gpu-3:9464", "run/rank-1.jsonl"]) as board:
         board.histories()
 
 A job that is gone stays on the board with its last state, and with why nothing new comes.

@@ -1,6 +1,6 @@
 """The dashboard's server: one page, its data as a stream of events, JSON, and Prometheus' metrics.
 
-    with Server(OwnRanks(monitor.history), "127.0.0.1", 8420) as server:
+    with Server(OwnRanks(monitor.history), "127.0.0.1", 9464) as server:
         print(server.url)
 
 A thread for each connection. A viewer that is slow or gone holds up his own thread, for a bounded
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,8 @@ from forebay.observe.snapshot import Snapshot
 from forebay.observe.verdict import judge
 
 _log = logging.getLogger("forebay.observe")
-DEFAULT_PORT = 8420
+DEFAULT_PORT = 9464
+"""The usual one of exporters of OpenTelemetry's metrics for Prometheus."""
 SECONDS_BETWEEN_EVENTS = 1.0
 MOST_CONNECTIONS = 64
 MOST_SPLITS_OF_HISTORY = 100_000
@@ -164,7 +166,10 @@ class _Http(ThreadingHTTPServer):
                 self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        _log.debug("a viewer's request failed", exc_info=True)
+        if isinstance(sys.exc_info()[1], OSError):
+            _log.debug("a viewer is gone", exc_info=True)
+        else:
+            _log.exception("a request to the dashboard failed")
 
     def end_all(self) -> None:
         """Let every viewer have what is being sent to him, then cut the connections that are left,

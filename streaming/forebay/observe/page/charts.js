@@ -6,6 +6,7 @@ import { clock, UNKNOWN } from "./format.js";
 
 const HEIGHT = 168;
 const PAD = { top: 14, right: 10, bottom: 22, left: 56 };
+const MARKS_APART = 3;
 const SPAN_SECONDS = 900;
 const LEAST_SPAN_SECONDS = 60;
 // More than this between two points is a gap: nobody looked, or the job was down.
@@ -136,10 +137,11 @@ export class Chart {
 
   marked() {
     const [first, last] = this.domain;
-    return this.marks
-      .filter((m) => m.at >= first && m.at <= last + 2)
-      .map((m) => {
-        const x = this.x(Math.min(m.at, last));
+    const places = this.marks.filter((m) => m.at >= first && m.at <= last + 2).map((m) => this.x(Math.min(m.at, last)));
+    // Marks that would lie on each other are one.
+    return places
+      .filter((x, i) => i === 0 || x - places[i - 1] > MARKS_APART)
+      .map((x) => {
         return svg("path", { d: `M${x} ${PAD.top}V${HEIGHT - PAD.bottom}M${x - 4} ${PAD.top - 8}h8l-4 7z`, class: "mark" });
       });
   }

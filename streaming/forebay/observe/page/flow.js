@@ -74,7 +74,7 @@ function pool(rank, limit) {
   const busiest = Math.max(...rank.stages.map((s) => s.share ?? 0));
   const stages = rank.stages.map((s) =>
     node("stage", "stage", s.name, limit === "stage" && (s.share ?? 0) === busiest,
-      meter("of the workers", s.share),
+      meter("of the pool", s.share),
       facts(["out", `${rate(s.rows_out)} rows/s`],
         s.failed ? ["failed", count(s.failed)] : null)));
   const captions = rank.pools.map((p) =>

@@ -25,13 +25,12 @@ export function showRanks(picture, rank) {
   const told = rank.ranks.length > 0 ? rank.ranks.map(fromPeer) : picture.ranks.map((r) => ({ ...r.now, name: rankName(picture, r.key) }));
   const worst = Math.max(...told.map((r) => r.starved ?? 0));
   const head = el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Rank"),
-    ...PARTS.map((part) => el("th", { scope: "col", class: "figure", title: PART_NAMES[part] }, part)), el("th", { scope: "col" }, "")));
+    ...PARTS.map((part) => el("th", { scope: "col", class: "figure", title: PART_NAMES[part] }, part))));
   const body = el("tbody", {}, ...told.map((r) => {
     const starves = told.length > 1 && r.starved !== null && r.starved === worst && worst > 0.05;
     return el("tr", { "data-starved": starves ? "" : null },
-      el("th", { scope: "row" }, r.name),
-      ...PARTS.map((part) => el("td", { class: "figure" }, percent(r[part]))),
-      el("td", {}, starves ? "starves" : ""));
+      el("th", { scope: "row" }, r.name, starves ? el("b", {}, " starves") : null),
+      ...PARTS.map((part) => el("td", { class: "figure" }, percent(r[part]))));
   }));
   refill(byId("ranks"), [el("caption", {}, "Shares of each rank's time"), head, body]);
 }
@@ -80,13 +79,26 @@ export function showMachine(rank) {
     ["interpreter lock", percent(p.gil)],
     ["threads", count(p.threads)],
   ]);
-  const gpus = rank.gpus.map((g) => el("li", {}, el("b", { title: g.uuid }, g.uuid.slice(0, 20)),
-    el("span", {}, `any kernel ${percent(g.busy)} · SM ${percent(g.sm_active)} · ${bytes(g.memory_used)} of ${bytes(g.memory_total)} · ${rate(g.watts)} W`),
-    g.trouble ? el("span", { class: "trouble" }, g.trouble) : null));
+  const gpus = rank.gpus.map(gpu);
   refill(byId("gpus"), gpus.length ? gpus : [el("li", { class: "nothing" }, "No GPU is watched.")]);
   const counted = Object.entries(rank.reader);
   byId("reader-box").hidden = counted.length === 0;
   pairs(byId("reader"), counted.map(([name, value]) => [name, count(value)]));
+}
+
+// `busy` is what NVML calls utilisation: the share of time in which any kernel ran at all.
+function gpu(g) {
+  const facts = [
+    `a kernel runs ${percent(g.busy)}`,
+    `SMs active ${percent(g.sm_active)}`,
+    `memory ${bytes(g.memory_used)} of ${bytes(g.memory_total)}, ours ${bytes(g.memory_mine)}`,
+    `${rate(g.watts)} of ${rate(g.watts_limit)} W`,
+    `${rate(g.celsius)} °C`,
+  ];
+  const slow = g.throttled?.length ? `slowed: ${g.throttled.join(", ")}` : "";
+  return el("li", {}, el("b", { title: g.uuid }, `${g.mig ? "MIG " : ""}${g.uuid.slice(0, 24)}`),
+    el("span", {}, facts.join(" · ")),
+    ...[slow, g.trouble].filter(Boolean).map((words) => el("span", { class: "trouble" }, words)));
 }
 
 function pairs(element, items) {
