@@ -33,7 +33,7 @@ from forebay.tensors import Batch
 from forebay.training import Stopper, TrainingLoader
 
 POINTS, FOUND = 0.05, 0.95
-_WATCH_SECONDS = 3.5
+_WATCH_SECONDS, _WATCH_BATCHES = 3.5, 12
 
 
 def main() -> int:
@@ -95,7 +95,7 @@ def _watched(case: Case) -> Verdict:
 
 
 class _Timed(TrainingLoader):
-    """Ends after some seconds."""
+    """Ends after some seconds, and some batches."""
 
     def __init__(self, loader: Loader, stopper: Stopper) -> None:
         super().__init__(loader, stopper)
@@ -104,7 +104,7 @@ class _Timed(TrainingLoader):
     def __iter__(self) -> Iterator[Batch]:
         for batch in super().__iter__():
             yield batch
-            if time.monotonic() >= self._until:
+            if time.monotonic() >= self._until and self.batches >= _WATCH_BATCHES:
                 return
 
     def _end_step(self) -> None:

@@ -13,21 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from forebay import checkpoint
 from forebay.checkpoint import save_torch
-from forebay.cudaclock import CudaTimeline
-from forebay.deadletter import ErrorBudget
-from forebay.diagnose.cached import CachedSource, finished, sample
 from forebay.diagnose.experiments import DATA, Measured, measured
-from forebay.diagnose.phases import DoctorsLoader, FromLoader, Kind, Phase, Schedule, Supply
+from forebay.diagnose.patient import PATIENCE_SECONDS, NothingMeasured, Patient
+from forebay.diagnose.phases import DoctorsLoader, Phase, Schedule
 from forebay.diagnose.profile import StepProfiler
-from forebay.engine import Plan
 from forebay.errors import ForebayError
-from forebay.loader import Loader
 from forebay.observe.limits import (
     Limit,
+    all_workers_busy,
     of_handover,
     of_source,
     of_stages,
@@ -36,28 +31,15 @@ from forebay.observe.monitor import Monitor, job_of_program
 from forebay.observe.snapshot import Snapshot
 from forebay.observe.verdict import WORTH, Verdict, starved, told
 from forebay.observe.window import Window, between
-from forebay.pipeline import Pipeline
-from forebay.rng import Run
-from forebay.slice import Slice
-from forebay.source import Source, Split
-from forebay.stepclock import DeviceClock, DeviceTimeline, HostClock, StepClock
+from forebay.stepclock import DeviceTimeline
 from forebay.topology import Topology
 from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
 
-_SAMPLE_BATCHES, _SAMPLE_ROWS, _SAMPLE_BYTES = 8, 256, 64 << 20
-_SAMPLE_SECONDS, _PATIENCE_SECONDS = 3.0, 15.0
 _WATCH_SECONDS = 0.1
-_LIVE_BATCHES, _STORE_BATCHES, _SLICE_BYTES = 64, 16, 2048
-_FORGIVING = ErrorBudget(share=1.0, all_of=1 << 62)
-"""Rows that fail are few, and given again and again: they would spend any budget."""
 
 
 class TrainingFailed(Exception):
     """The training function raised; its cause is what it raised."""
-
-
-class NothingMeasured(ForebayError):
-    """The doctor could not do its experiments; says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +77,13 @@ def examine(
         TrainingFailed: the training function raised.
         ForebayError: of the source, of a stage, or of the state.
     """
-    patient = _Patient.of(topology, timeline)
+    patient = Patient.of(topology, timeline)
     raw = patient.sample()
     if not raw:
         return _no_data(patient)
     done = patient.finished(raw)
     with ExitStack() as stack:
-        room = patient.room([raw, done], _LIVE_BATCHES)
-        loader = patient.loader(patient.pipeline, max_bytes=room)
+        loader = patient.live(raw, done)
         doctors = DoctorsLoader(
             loader,
             stopper,
@@ -119,113 +100,6 @@ def examine(
         _train(topology, doctors)
         history = monitor.history()
     return _diagnosis(patient, doctors, history)
-
-
-@dataclass(frozen=True, slots=True)
-class _Patient:
-    """A topology as it is run under the doctor."""
-
-    topology: Topology
-    pipeline: Pipeline
-    options: Mapping[str, Any]
-    clock: StepClock
-    timeline: DeviceTimeline | None
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, topology: Topology, timeline: DeviceTimeline | None) -> _Patient:
-        given = dict(topology.loader_options)
-        if timeline is None:
-            timeline = _timeline_of(given.get("device"))
-        clock = HostClock() if timeline is None else DeviceClock(timeline)
-        pipeline = replace(topology.pipeline, sink=None, recorder=None)
-        fixed, notes = _fixed_workers(given, pipeline)
-        options = {
-            **given,
-            **fixed,
-            "state_of": "yielded",
-            "passes": None,
-            "steps_per_epoch": None,
-            "record_trace": None,
-            "step_clock": lambda: clock,
-        }
-        return cls(topology, pipeline, options, clock, timeline, notes)
-
-    def loader(self, pipeline: Pipeline, **options: Any) -> Loader:
-        """A loader of the pipeline, or of a part of it, at the topology's position."""
-        return pipeline.loader(**{**self.options, **options})
-
-    def sample(self) -> list[Slice]:
-        """Records of the source to do experiments with."""
-        pipeline, size = self.pipeline, self._batch_size
-        source: Source = pipeline.source
-        return sample(
-            source,
-            {},
-            _every,
-            rows=max(_SAMPLE_BATCHES * size, _SAMPLE_ROWS),
-            max_bytes=_SAMPLE_BYTES,
-            seconds=_SAMPLE_SECONDS,
-            patience=_PATIENCE_SECONDS,
-        )
-
-    def finished(self, raw: Sequence[Slice]) -> list[Slice]:
-        """What the stages make of them.
-
-        Raises:
-            NothingMeasured: nothing.
-        """
-        if not self.pipeline.stages:
-            return list(raw)
-        options = self.loader(self.pipeline, rank=0, world_size=1).options
-        plan = Plan(
-            source=CachedSource(raw),
-            stages=self.pipeline.stages,
-            positions={},
-            owns=_every,
-            run=Run(options.seed, 0),
-            order=options.order,
-            max_bytes=options.max_bytes,
-            workers=options.worker_bounds(),
-            batch_rows=None if self.pipeline.shuffling else self._batch_size,
-        )
-        done = finished(
-            options.chosen_engine(),
-            plan,
-            rows=max(_SAMPLE_BATCHES * self._batch_size, _SAMPLE_ROWS),
-            seconds=_SAMPLE_SECONDS,
-            patience=_PATIENCE_SECONDS,
-        )
-        if not done:
-            raise NothingMeasured(
-                "none of the first records passes the stages, so that there is nothing to do "
-                "experiments with: look at the dead letters (forebay dlq), and at the filters"
-            )
-        return done
-
-    def supplies(self, raw: Sequence[Slice], done: Sequence[Slice]) -> dict[Kind, Supply]:
-        """Where batches come from without the source, and without the stages, too."""
-        cached = replace(self.pipeline, source=CachedSource(raw), budget=_FORGIVING)
-        plain = replace(cached, source=CachedSource(done), stages=())
-        room = self.room([raw, done], _STORE_BATCHES)
-        alone = {"rank": 0, "world_size": 1, "max_bytes": room}
-        return {
-            "no source": FromLoader(self.loader(cached, **alone)),
-            "no stages": FromLoader(self.loader(plain, **alone, engine="threads")),
-        }
-
-    def room(self, samples: Sequence[Sequence[Slice]], batches: int) -> int:
-        """Bytes in flight for so many batches, and no more than a run may have: filling a room of
-        hundreds of MiB takes CPU time that a phase of a second cannot make good."""
-        shuffling = self.pipeline.shuffling
-        rows = max(batches * self._batch_size, 3 * shuffling.rows if shuffling else 0)
-        given = self.loader(self.pipeline).options.max_bytes
-        return min(given, rows * max(map(_row_bytes, samples)))
-
-    @property
-    def _batch_size(self) -> int:
-        assert self.pipeline.batching is not None
-        return self.pipeline.batching.size
 
 
 class ScratchCheckpoint(Checkpoint):
@@ -276,7 +150,7 @@ def _resume(topology: Topology, loader: TrainingLoader) -> None:
             loader.load_state_dict(state)
 
 
-def _diagnosis(patient: _Patient, loader: DoctorsLoader, history: Sequence[Snapshot]) -> Diagnosis:
+def _diagnosis(patient: Patient, loader: DoctorsLoader, history: Sequence[Snapshot]) -> Diagnosis:
     try:
         m = measured(loader.phases, loader.paused)
     except ValueError as e:
@@ -320,7 +194,7 @@ def _parted(paused: Mapping[str, float], share: float) -> dict[str, float]:
     return {k: share * v / whole for k, v in paused.items() if v > 0}
 
 
-def _verdict(patient: _Patient, m: Measured, w: Window) -> Verdict:
+def _verdict(patient: Patient, m: Measured, w: Window) -> Verdict:
     losses = {k: m.shares[k] for k in ("copy", "communication", "host", "pause")}
     losses["starved"] = m.starved
     if patient.topology.train is None:
@@ -338,7 +212,10 @@ def _limit(m: Measured, w: Window) -> Limit:
     most = max(DATA, key=lambda part: m.shares[part])
     if most == "handover":
         return of_handover(w)
-    return of_source(w) if most == "source" or not w.pools else of_stages(w)
+    # Where the lock or the CPUs are what all wait for, reading waits for them as stages do.
+    if not w.pools or (most == "source" and not all_workers_busy(w)):
+        return of_source(w)
+    return of_stages(w)
 
 
 def _drained(m: Measured, w: Window) -> Verdict:
@@ -364,42 +241,15 @@ def _with_experiments(verdict: Verdict, m: Measured) -> Verdict:
     return replace(verdict, evidence=(steps, *verdict.evidence))
 
 
-def _no_data(patient: _Patient) -> Diagnosis:
+def _no_data(patient: Patient) -> Diagnosis:
     name = type(patient.pipeline.source).__name__
     verdict = Verdict(
         cause="source",
         sentence=f"The trainer waits for data all the time: no record came of {name} within "
-        f"{_PATIENCE_SECONDS:.0f} s.",
+        f"{PATIENCE_SECONDS:.0f} s.",
         shares={"starved": 1.0},
         evidence=("no experiment could be done without a record",),
         guess=("the topic or table is empty, or its reading begins at its end",),
         advice="look whether something is written there, and where reading begins",
     )
     return Diagnosis(verdict=verdict, measured=None, notes=patient.notes)
-
-
-def _timeline_of(device: Any) -> DeviceTimeline | None:
-    if device is None or torch.device(device).type != "cuda":
-        return None
-    return CudaTimeline(device)
-
-
-def _fixed_workers(
-    given: Mapping[str, Any], pipeline: Pipeline
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The most workers of a range, from the start: a phase is too short to scale in."""
-    workers = given.get("workers", pipeline.workers)
-    if not isinstance(workers, (tuple, list)) or workers[0] == workers[1]:
-        return {"autoscale": None}, ()
-    note = f"the autoscaler is off: {workers[1]} workers, the most of {workers[0]} to {workers[1]}"
-    return {"workers": workers[1], "autoscale": None}, (note,)
-
-
-def _row_bytes(slices: Sequence[Slice]) -> int:
-    """Bytes that a row takes in flight, with its part of what a slice takes beside its rows."""
-    taken = sum(s.nbytes + _SLICE_BYTES for s in slices)
-    return max(taken // max(sum(map(len, slices)), 1), 1)
-
-
-def _every(split: Split) -> bool:
-    return True

@@ -60,6 +60,12 @@ def limit_of_data(w: Window) -> Limit:
     return of_source(w)
 
 
+def all_workers_busy(w: Window) -> bool:
+    """Whether a pool has hardly an idle worker: those are not waiting for a source."""
+    pool = _busiest(w)
+    return pool is not None and pool.busy >= _FULL
+
+
 def percent(share: float) -> str:
     """A share for people: ``38 %``."""
     return f"{100 * share:.0f} %"
@@ -101,11 +107,14 @@ def of_stages(w: Window) -> Limit:
     name, pool = max(w.pools.items(), key=lambda item: item[1].busy)
     if w.full >= _FULL and pool.busy < _BUSY and pool.queued < pool.workers:
         return _blocked(w, pool)
-    stage = max(w.stages, key=lambda k: w.stages[k])
+    # Stages count work that is finished, the pool what is under way as well.
+    done = sum(w.stages.values())
+    busy = {k: pool.busy * pool.workers * n / done if done else 0.0 for k, n in w.stages.items()}
+    stage = max(busy, key=lambda k: busy[k])
     evidence = [
         f"the {pool.workers:.0f} workers of pool {name!r} are busy {percent(pool.busy)} of the "
         f"time, and {pool.queued:.1f} slices wait for one",
-        *(f"stage {k!r} keeps {n:.1f} of them busy" for k, n in w.stages.items()),
+        *(f"stage {k!r} keeps {n:.1f} of them busy" for k, n in busy.items()),
         *_of_workers(w, pool),
     ]
     if w.gil is not None and w.gil >= _LOCKED and name == "stages":
@@ -121,7 +130,7 @@ def of_stages(w: Window) -> Limit:
     guess, advice = _more_workers(w, pool)
     return Limit(
         cause="stages",
-        because=f"decoding is the limit: stage {stage!r} keeps {_of(w.stages[stage], pool)} busy",
+        because=f"decoding is the limit: stage {stage!r} keeps {_of(busy[stage], pool)} busy",
         evidence=tuple(evidence),
         guess=guess,
         advice=advice,
