@@ -201,8 +201,8 @@ def test_a_viewer_that_does_not_read_holds_up_nobody_and_close_ends_him(
             for _ in range(30):  # more than the kernel takes for him who does not read
                 assert stream.next("picture").data["split_count"] == 2000
         server.close()
+        assert viewers() == []
         deaf.close()
-    assert viewers() == []
 
 
 def test_a_client_that_says_nothing_does_not_keep_the_server_from_closing() -> None:
@@ -210,7 +210,7 @@ def test_a_client_that_says_nothing_does_not_keep_the_server_from_closing() -> N
         with socket.create_connection(("127.0.0.1", server.port)):
             ask(server, "/healthz")
             server.close()
-    assert viewers() == []
+            assert viewers() == []
 
 
 def test_there_are_only_so_many_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
