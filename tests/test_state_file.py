@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.snapshots import JOB, busy, idle
+from tests.snapshots import JOB, busy, idle, split
 
 from forebay.errors import ConfigError
 from forebay.observe.snapshot import Snapshot
@@ -53,7 +53,8 @@ def test_a_line_that_is_half_written_is_not_read_and_the_next_run_cuts_it(tmp_pa
 
 
 def test_lines_longer_than_a_block_of_the_reader_are_whole(tmp_path: Path) -> None:
-    many = {f"kafka:clicks/{i}": busy().splits["kafka:clicks/1"] for i in range(4000)}
+    one = split(5, lag=1)
+    many = {f"kafka:clicks/{i}": one for i in range(4000)}
     large = [idle(second, splits=many) for second in range(3)]
     path = written(tmp_path / "run.jsonl", *large)
     assert path.stat().st_size > 3 * (512 << 10)

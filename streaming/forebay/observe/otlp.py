@@ -29,6 +29,7 @@ except ImportError as e:
     _missing = str(e)
 
 _log = logging.getLogger("forebay.observe")
+_exporter_log = logging.getLogger("opentelemetry.exporter.otlp.proto.http.metric_exporter")
 _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "watts": "W", "celsius": "Cel"}
 _TIMEOUT, _PATIENCE = 5.0, 2.0
 _PATH = "/v1/metrics"
@@ -72,6 +73,7 @@ class Otlp:
         self._failed = False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forebay-otlp", daemon=True)
+        _exporter_log.addFilter(self._tells)
 
     def write(self, snapshot: Snapshot) -> None:
         """Take it for the next push."""
@@ -89,6 +91,7 @@ class Otlp:
         self._exporter.shutdown()
         if self._thread.ident is not None:
             self._thread.join(_TIMEOUT)
+        _exporter_log.removeFilter(self._tells)
 
     def _run(self) -> None:
         while not self._stopped.wait(self._seconds):
@@ -103,6 +106,10 @@ class Otlp:
         else:
             failed = result is not sdk.MetricExportResult.SUCCESS
             self._told("the collector does not take them" if failed else "")
+
+    def _tells(self, record: logging.LogRecord) -> bool:
+        """Whether what the exporter logs is to be seen: of failures in a row the first."""
+        return not (self._failed and record.thread == self._thread.ident)
 
     def _told(self, trouble: str) -> None:
         if trouble and not self._failed:
