@@ -203,6 +203,13 @@ def test_closing_leaves_no_thread_and_may_be_repeated(make_topic: Topics) -> Non
     assert set(threading.enumerate()) <= before
 
 
+@pytest.fixture
+def no_garbage() -> None:
+    """Clients that other tests left: a child that destroyed them would wait for their threads."""
+    gc.collect()
+
+
+@pytest.mark.usefixtures("no_garbage")
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_reader_in_a_forked_child_says_so_instead_of_hanging(make_topic: Topics) -> None:
     fork = multiprocessing.get_context("fork")
@@ -224,6 +231,7 @@ def poll_in_child(reader: KafkaReader, answer: Connection) -> None:
         answer.send(str(e))
 
 
+@pytest.mark.usefixtures("no_garbage")
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_source_that_was_used_in_the_parent_can_be_opened_in_a_forked_child(
     make_topic: Topics,
@@ -232,7 +240,6 @@ def test_a_source_that_was_used_in_the_parent_can_be_opened_in_a_forked_child(
     produce(make_topic.bootstrap, topic, numbered(10))
     source = kafka(make_topic.bootstrap, topic)
     assert len(source.splits()) == 1
-    gc.collect()  # clients of other tests: a child that destroyed them would wait for their threads
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()
     child = fork.Process(target=read_in_child, args=(source, theirs))
