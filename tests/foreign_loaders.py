@@ -5,6 +5,7 @@ Their items take time by sleeping: what is right about them holds on a busy mach
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -63,12 +64,37 @@ class Leaking(Sleepy):
         return super().__getitem__(i)
 
 
+class Indexed(Dataset[torch.Tensor]):
+    """Keeps Python objects of which each item looks at some, 8 pages apart from the next item's."""
+
+    def __init__(self) -> None:
+        self.index = [float(i) for i in range(2_000_000)]
+
+    def __len__(self) -> int:
+        return len(self.index) // 1024
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        time.sleep(0.002)
+        return torch.tensor(self.index[i * 1024 : (i + 1) * 1024 : 128])
+
+
 class Dying(Sleepy):
+    """No item can be read."""
+
     def __getitem__(self, i: int) -> torch.Tensor:
         raise KeyError(f"no item {i} in the index")
 
 
+class Vanishing(Sleepy):
+    """Ends its process."""
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        os._exit(3)
+
+
 class Unpicklable(Sleepy):
+    """Can be forked only."""
+
     def __init__(self) -> None:
         super().__init__()
         self.key = lambda i: i
@@ -93,16 +119,9 @@ def slow() -> DataLoader[Any]:
     return DataLoader(Sleepy(), batch_size=4, num_workers=1)
 
 
-def slow_with_step() -> tuple[DataLoader[Any], Any]:
-    return slow(), step
-
-
 def healthy() -> tuple[DataLoader[Any], Any]:
-    return DataLoader(Sleepy(), batch_size=2, num_workers=4), step
-
-
-def step(batch: torch.Tensor) -> None:
-    time.sleep(0.02)
+    """5 ms a batch for a step of 50 ms."""
+    return DataLoader(Sleepy(), batch_size=2, num_workers=2), lambda batch: time.sleep(0.05)
 
 
 def restarting() -> DataLoader[Any]:
@@ -113,6 +132,11 @@ def restarting() -> DataLoader[Any]:
 
 def slow_start(worker_id: int) -> None:
     time.sleep(0.3)
+
+
+def copying() -> DataLoader[Any]:
+    """Forked workers copy the pages that they look at."""
+    return DataLoader(Indexed(), batch_size=2, num_workers=1)
 
 
 def hanging() -> DataLoader[Any]:
@@ -132,6 +156,10 @@ def leaking() -> DataLoader[Any]:
 
 def dying() -> DataLoader[Any]:
     return DataLoader(Dying(), batch_size=2, num_workers=1)
+
+
+def vanishing() -> DataLoader[Any]:
+    return DataLoader(Vanishing(), batch_size=2)
 
 
 def unpicklable() -> DataLoader[Any]:

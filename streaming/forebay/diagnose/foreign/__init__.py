@@ -40,7 +40,7 @@ def examine(
         steps: batches in each stretch that is measured, if there is time for them.
         step_seconds: simulate a training step that takes so long, in place of the factory's.
         seconds: how long such a stretch is, about.
-        repeats: how often the promising settings are measured in turns.
+        repeats: how often the promising settings are measured in turns, at least.
         patience: seconds in which nothing comes and nobody computes: then the loader hangs.
         vary: the arguments that are tried.
         tell: is told what is tried next, a line each.
@@ -56,6 +56,8 @@ def examine(
         step_seconds=step_seconds,
         vary=vary,
     )
+    if ":" not in spec:
+        raise ConfigError(f"--loader must be module:factory, not {spec!r}")
     with Laboratory(spec, patience, step_seconds) as lab:
         seen = experiments(lab, spec, plan, tell)
     if isinstance(seen.base, Failure) and seen.base.kind == "spec":

@@ -17,6 +17,7 @@ from forebay.diagnose.foreign.child import Description, Failure
 from forebay.diagnose.foreign.laboratory import Laboratory
 from forebay.diagnose.foreign.setting import FACTORS, Factor, Setting
 from forebay.diagnose.foreign.window import Request, Window
+from forebay.statistics import Estimate, ratio
 
 WORTH = 1.1
 """A setting that is so many times as fast as the present one is worth a word."""
@@ -25,7 +26,9 @@ _MOST_WORKERS, _PER_CPU = 64, 8
 _FED, _FED_BY_PLENTY, _PLENTY = 0.05, 0.1, 1.25
 _BUSY = 0.7
 _MANY_CPUS = 1.2
-_MOST_CANDIDATES = 4
+_MOST_CANDIDATES, _MOST_REPEATS = 4, 3
+SURE = 1.05
+"""That it is at least so many times as fast must be certain to 95 %."""
 _MEMORY_LONGER = 3.0
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
 ONE_THREAD = "OMP_NUM_THREADS=1"
@@ -40,7 +43,8 @@ class Plan:
     seconds: float = 2.0
     """How long such a stretch is, about."""
     repeats: int = 3
-    """How often the candidates are measured in turns."""
+    """How often the candidates are measured in turns, at least; up to three times as often while
+    that may show a difference."""
     patience: float = 30.0
     """Seconds in which nothing comes and nobody computes: then it hangs."""
     step_seconds: float | None = None
@@ -108,6 +112,28 @@ class Seen:
     def feeds(self, rate: float) -> bool:
         """Whether so many batches a second are plenty for the training step."""
         return self.ceiling is not None and rate * self.ceiling >= _PLENTY
+
+    def gain(self, setting: Setting) -> Estimate | None:
+        """How many times the batches of the present setting; None if not measured in turns."""
+        present = self.turns.get(self.present.setting)
+        if setting == self.present.setting or not present:
+            return None
+        return _gain(self.turns.get(setting, []), present)
+
+    @property
+    def gain_of_one_thread(self) -> Estimate | None:
+        """How many times as many with one thread for each library's pool."""
+        return _gain(self.one_thread, self.turns.get(self.present.setting, []))
+
+    @property
+    def gain_of_pinning(self) -> Estimate | None:
+        """How many times as many steps with ``pin_memory``."""
+        return _gain([b for _, b in self.pinned], [a for a, _ in self.pinned])
+
+    def undecided(self, setting: Setting) -> bool:
+        """Whether it looks faster, and more measurements may show it."""
+        gain = self.gain(setting)
+        return gain is not None and gain.value >= WORTH and gain.low <= SURE
 
     @property
     def present(self) -> Window:
@@ -203,31 +229,33 @@ class _Experiments:
 
     def _in_turns(self, base: Setting) -> None:
         """Measure the candidates, and what they come to together, against the present setting."""
-        seen = self._seen
+        seen, repeats = self._seen, self._plan.repeats
         candidates = [base, *self._candidates(base)]
-        together = _together(base, candidates)
-        if together not in candidates:
-            candidates.append(together)
+        candidates = list(dict.fromkeys([*candidates, _together(base, candidates)]))
         one_thread = self._pools_are_large(base)
         if len(candidates) == 1 and not one_thread:
             return
-        turns: dict[Setting, list[Window]] = {setting: [] for setting in candidates}
-        for turn in range(self._plan.repeats):
-            self._tell(f"{len(candidates)} settings in turns, {turn + 1} of {self._plan.repeats}")
-            with_step = seen.plenty
-            found = {setting: self._look(setting, step=with_step) for setting in candidates}
-            if one_thread:
-                single = self._lab.window(self._request(base, step=with_step), _ONE_THREAD)
-                found_single = [single] if isinstance(single, Window) else []
-            if isinstance(found[base], Failure):
+        seen.turns = {setting: [] for setting in candidates}
+        for turn in range(repeats * _MOST_REPEATS):
+            if turn >= repeats and not any(map(seen.undecided, seen.turns)):
                 return
-            for setting, window in found.items():
-                if isinstance(window, Window):
-                    turns[setting].append(window)
-            if one_thread:
-                seen.one_thread += found_single
-        # One that failed in one of the turns is no pair to the present setting.
-        seen.turns = {s: w for s, w in turns.items() if len(w) == self._plan.repeats}
+            self._tell(f"{len(candidates)} settings in turns, {turn + 1}")
+            self._turn(base, one_thread)
+
+    def _turn(self, base: Setting, one_thread: bool) -> None:
+        seen = self._seen
+        found = {setting: self._look(setting, step=seen.plenty) for setting in seen.turns}
+        for setting, window in found.items():
+            if isinstance(window, Window):
+                seen.turns[setting].append(window)
+            else:  # now and then it fails: no setting to advise, and no pair for the others
+                del seen.turns[setting]
+        if isinstance(found[base], Failure):
+            seen.turns.clear()
+        if one_thread and seen.turns:
+            request = self._request(base, step=seen.plenty)
+            single = self._lab.window(request, _ONE_THREAD)
+            seen.one_thread += [single] if isinstance(single, Window) else []
 
     def _candidates(self, base: Setting) -> list[Setting]:
         rates = {s: self._rate(s) for s in self._seen.looks}
@@ -308,7 +336,7 @@ class _Experiments:
     def _watch_memory(self, base: Setting) -> None:
         self._tell("memory over a longer stretch")
         longer = self._plan.seconds * _MEMORY_LONGER
-        window = self._look(base, memory=True, seconds=longer, batches=1)
+        window = self._look(base, memory=True, seconds=longer)
         self._seen.memory = window if isinstance(window, Window) else None
 
     def _find_way_out(self, base: Setting) -> None:
@@ -329,6 +357,12 @@ class _Experiments:
     def _request(self, setting: Setting, **more: Any) -> Request:
         values = {"batches": self._plan.steps, "seconds": self._plan.seconds, **more}
         return Request(setting=setting, **values)
+
+
+def _gain(ours: Sequence[Window], present: Sequence[Window]) -> Estimate | None:
+    if not ours or len(ours) != len(present):
+        return None
+    return ratio([w.rate for w in ours], [w.rate for w in present], paired=True)
 
 
 def _together(base: Setting, candidates: Sequence[Setting]) -> Setting:

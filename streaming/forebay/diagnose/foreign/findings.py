@@ -94,6 +94,17 @@ class ForeignFindings:
             trial["gain"] = None if of.gain is None else of.gain.to_json()
         return {**made, "healthy": self.healthy, "call": self.call}
 
+    def text(self) -> str:
+        """For the terminal."""
+        lines = [self.sentence, *(f"  {line}" for line in (self.advice, self.call) if line)]
+        if self.evidence:
+            lines += ["Seen:", *(f"  {line}" for line in self.evidence)]
+        if self.guesses:
+            lines += ["May be, but was not shown:", *(f"  {line}" for line in self.guesses)]
+        if self.forebay:
+            lines += ["With Forebay:", f"  {self.forebay}"]
+        return "\n".join(lines)
+
     def report(self, report: Report) -> None:
         """Add it to a report."""
         report.section("Verdict")

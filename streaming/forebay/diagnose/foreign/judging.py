@@ -8,16 +8,15 @@ from typing import Any
 
 from forebay.diagnose.environment import size
 from forebay.diagnose.foreign.advice import FOREBAY, FREES, SENTENCES, Broken, broken
-from forebay.diagnose.foreign.experiments import ONE_THREAD, WORTH, Seen
+from forebay.diagnose.foreign.experiments import ONE_THREAD, SURE, WORTH, Seen
 from forebay.diagnose.foreign.findings import Cause, ForeignFindings, Trial
 from forebay.diagnose.foreign.memory import Growth, growth_of
 from forebay.diagnose.foreign.notes import evidence_of, guesses_of
 from forebay.diagnose.foreign.setting import Setting, arguments
 from forebay.diagnose.foreign.window import Window
-from forebay.statistics import Estimate, ratio
+from forebay.statistics import Estimate
 
 _AS_GOOD = 0.95
-_SURE = 1.05
 _CPUS_BUSY = 0.85
 
 
@@ -63,10 +62,10 @@ def _faster(seen: Seen) -> tuple[Cause, Mapping[str, Any]] | None:
         setting, gain = best
         changes = setting.changes(seen.present.setting)
         return _cause(seen, setting), {"gain": gain, "said": arguments(changes), "changes": changes}
-    single, pinned = _gain_of_one_thread(seen), _gain_of_pinning(seen)
-    if single is not None and single.low > _SURE:
+    single, pinned = seen.gain_of_one_thread, seen.gain_of_pinning
+    if single is not None and single.low > SURE:
         return "threads", {"gain": single, "said": ONE_THREAD}
-    if pinned is not None and pinned.low > _SURE:
+    if pinned is not None and pinned.low > SURE:
         changes = {"pin_memory": True}
         return "pinning", {"gain": pinned, "said": arguments(changes), "changes": changes}
     return None
@@ -114,20 +113,11 @@ def _broken(seen: Seen) -> ForeignFindings:
     )
 
 
-def _gain(seen: Seen, setting: Setting) -> Estimate | None:
-    """How many times the batches of the present setting; None if it was not measured in turns."""
-    base = seen.present.setting
-    ours, present = seen.turns.get(setting), seen.turns.get(base)
-    if not ours or not present or setting == base:
-        return None
-    return ratio([w.rate for w in ours], [w.rate for w in present], paired=True)
-
-
 def _best(seen: Seen) -> tuple[Setting, Estimate] | None:
     """The setting with the fewest changes among those that are about the fastest, if any is."""
     present = seen.present.setting
-    gains = {s: gain for s in seen.turns if (gain := _gain(seen, s)) is not None}
-    shown = {s: g for s, g in gains.items() if g.value >= WORTH and g.low > _SURE}
+    gains = {s: gain for s in seen.turns if (gain := seen.gain(s)) is not None}
+    shown = {s: g for s, g in gains.items() if g.value >= WORTH and g.low > SURE}
     if not shown:
         return None
     fastest = max(g.value for g in shown.values())
@@ -143,25 +133,12 @@ def _cause(seen: Seen, best: Setting) -> Cause:
     alone = {
         next(iter(s.changes(present))): gain.value
         for s in seen.turns
-        if len(s.changes(present)) == 1 and (gain := _gain(seen, s)) is not None
+        if len(s.changes(present)) == 1 and (gain := seen.gain(s)) is not None
     }
     name = max(changes, key=lambda n: alone.get(n, 0.0))
     if name == "num_workers":
         return "workers" if best.num_workers > present.num_workers else "handover"
     return FREES[name]
-
-
-def _gain_of_one_thread(seen: Seen) -> Estimate | None:
-    present = seen.turns.get(seen.present.setting, [])
-    if not seen.one_thread or len(present) != len(seen.one_thread):
-        return None
-    return ratio([w.rate for w in seen.one_thread], [w.rate for w in present], paired=True)
-
-
-def _gain_of_pinning(seen: Seen) -> Estimate | None:
-    if not seen.pinned:
-        return None
-    return ratio([b.rate for _, b in seen.pinned], [a.rate for a, _ in seen.pinned], paired=True)
 
 
 def _trials(seen: Seen) -> Iterator[Trial]:
@@ -182,7 +159,7 @@ def _trial(seen: Seen, setting: Setting, window: Any) -> Trial:
     return Trial(
         setting=said,
         rate=window.rate,
-        gain=_gain(seen, setting),
+        gain=seen.gain(setting),
         first_seconds=window.first_seconds,
         cpu_per_batch=window.cpu_seconds / window.batches,
     )

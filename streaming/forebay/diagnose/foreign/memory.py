@@ -9,7 +9,7 @@ from forebay.diagnose.foreign.window import Window
 from forebay.diagnose.memory import grows, slope
 from forebay.statistics import Estimate
 
-_LEAST_BYTES = 2 << 20
+_LEAST_BYTES = 1 << 20
 _LEAST_SHARE = 0.01
 _WARM_UP = 1 / 3
 

@@ -28,7 +28,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _BURSTS_BEFORE = 2
 _LONGEST = 4.0
 """Times as long as it was to be: then a stretch ends wherever it is."""
-_MEMORY_POINTS = 40
+_MEMORY_POINTS = 30
 CLOSING = "closing the loader"
 
 
@@ -44,6 +44,7 @@ class Request:
     step: bool = False
     """Whether the training step is run on each batch."""
     memory: bool = False
+    """Whether to look at it; the stretch is not cut short then."""
     digests: int = 0
     """Of how many of the first batches to take one; nothing else is measured then."""
 
@@ -193,7 +194,8 @@ def _stretch(
         spent = time.monotonic() - began
         meter.look(count, spent)
         whole = feed.of_epoch == feed.shortest if unit is None else count % unit == 0
-        enough = count >= request.batches and spent >= request.seconds / 2
+        half = spent >= request.seconds / 2 and not request.memory
+        enough = count >= request.batches and half
         if (whole and (enough or spent >= request.seconds)) or (
             spent >= request.seconds * _LONGEST and count > 1
         ):

@@ -1,0 +1,124 @@
+"""Any DataLoader, examined: what limits it is found by experiments, and nothing hangs with it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.diagnose.foreign import ForeignFindings, examine
+from forebay.diagnose.foreign.loading import load
+from forebay.errors import ConfigError
+from forebay.observe.memory import family
+from forebay.report import Report
+
+
+def examined(name: str, **options: Any) -> ForeignFindings:
+    options = {"steps": 8, "seconds": 0.3, "repeats": 3, "vary": (), **options}
+    return examine(f"tests.foreign_loaders:{name}", **options)
+
+
+def test_too_few_workers_are_found_and_enough_are_named(tmp_path: Path) -> None:
+    found = examined("slow", step_seconds=0.01, vary=("num_workers",))
+    assert found.cause == "workers" and not found.healthy
+    assert found.starved is not None and 0.3 < found.starved < 0.7
+    assert found.arguments["num_workers"] >= 2
+    assert found.call == f"DataLoader(..., num_workers={found.arguments['num_workers']})"
+    assert "Too few workers".lower() in found.sentence
+    assert json.loads(json.dumps(found.to_json()))["cause"] == "workers"
+    report = Report("x")
+    found.report(report)
+    assert found.call in (report.save(tmp_path) / "report.md").read_text()
+
+
+def test_a_loader_that_keeps_up_gets_no_advice() -> None:
+    found = examined("healthy", vary=("num_workers", "prefetch_factor"))
+    assert found.cause == "healthy" and found.healthy
+    assert (found.advice, found.call, found.guesses) == ("", "", ())
+
+
+def test_workers_that_start_anew_with_each_epoch_are_found() -> None:
+    found = examined("restarting", vary=("persistent_workers",))
+    assert found.cause == "restart"
+    assert found.arguments == {"persistent_workers": True}
+    assert any("Beginning an epoch took" in line for line in found.evidence)
+
+
+def test_a_worker_that_hangs_is_named_with_the_place_where_it_is() -> None:
+    found = examined("hanging", patience=2.0)
+    assert found.cause == "hang"
+    assert "worker 1" in found.sentence and "in wait_for_ever" in found.sentence
+    assert any("worker 0" in line and "nothing to do" in line for line in found.evidence)
+    assert family(os.getpid()) == [os.getpid()]  # nothing is left of it
+
+
+def test_a_lock_that_a_fork_took_along_is_told_from_a_dataset_that_hangs() -> None:
+    found = examined("locked", patience=2.0)
+    assert found.cause == "hang"
+    assert found.arguments == {"multiprocessing_context": "forkserver"}
+    assert any("while other threads run" in line for line in found.guesses)
+
+
+def test_memory_that_a_dataset_keeps_is_seen_to_grow() -> None:
+    found = examined("leaking", seconds=0.6)
+    assert found.cause == "memory"
+    assert "in an epoch" in found.sentence and "and their size with it" in found.evidence[-1]
+
+
+def test_pages_that_forked_workers_copy_are_told_from_a_leak() -> None:
+    found = examined("copying", seconds=0.6)
+    assert found.cause == "memory"
+    assert "copy what they share" in found.sentence and "NumPy or Arrow" in found.advice
+
+
+def test_workers_that_each_give_all_of_the_data_are_found() -> None:
+    found = examined("same_in_each", vary=("num_workers",))
+    assert found.cause == "duplicates"
+    assert "every record 2 times" in found.sentence
+
+
+def test_what_a_dataset_raises_is_told_and_where() -> None:
+    found = examined("dying")
+    assert found.cause == "error"
+    assert found.sentence == "The loader fails: KeyError: 'no item 0 in the index'"
+    assert any("in __getitem__" in line for line in found.evidence)
+
+
+def test_a_process_that_ends_is_told_as_that() -> None:
+    found = examined("vanishing")
+    assert found.cause == "died" and "exit code 3" in found.sentence
+
+
+def test_a_dataset_that_cannot_be_pickled_is_said_to_be_so_and_is_examined() -> None:
+    found = examined("unpicklable", vary=("multiprocessing_context",))
+    assert found.cause == "no_better" and found.starved is None
+    assert "feeds every training step" in found.sentence
+    assert any("forkserver" in line and "pickle" in line for line in found.evidence)
+
+
+def test_a_loader_that_cannot_be_made_anew_is_examined_as_it_is() -> None:
+    found = examined("own_class", vary=("num_workers",))
+    assert found.cause == "no_better" and found.arguments == {}
+    assert any("OwnLoader cannot be made anew" in line for line in found.evidence)
+
+
+def test_a_factory_that_returns_no_loader_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"foreign_loaders:no_loader returned list"):
+        examine("tests.foreign_loaders:no_loader")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("tests.foreign_loaders:", "must be module:factory"),
+        ("tests.nowhere:f", "no module 'tests.nowhere'"),
+        ("tests.foreign_loaders:nothing", "has no 'nothing'"),
+        ("tests.foreign_loaders:ITEM_SECONDS", "is no function but float"),
+    ],
+)
+def test_a_factory_that_is_none_is_refused(spec: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(spec)
