@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.snapshots import BEGAN, busy, idle
 
 from forebay.errors import ConfigError
-from forebay.observe import otlp
 from forebay.observe.otlp import Otlp
 from forebay.observe.prometheus import exposition
 
@@ -165,7 +165,8 @@ def test_nothing_is_pushed_of_a_job_that_never_began(collector: Collector) -> No
 
 
 def test_without_the_sdk_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "_missing", "No module named 'opentelemetry'")
+    monkeypatch.delitem(sys.modules, "forebay.observe.otlpsdk", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.metrics", None)
     with pytest.raises(ConfigError, match=r"pip install 'forebay\[otlp\]'"):
         Otlp("http://localhost:4318")
 

@@ -6,33 +6,32 @@ Names, labels and values are those that Prometheus gets; counts are cumulative. 
 
 from __future__ import annotations
 
+import importlib
 import logging
-import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from forebay.errors import ConfigError
-from forebay.histogram import Histogram
-from forebay.observe.catalog import MOST_SPLITS, metrics_of
-from forebay.observe.metric import COMMON_LABELS, Metric, common_labels
+from forebay.observe.catalog import MOST_SPLITS
 from forebay.observe.readings import RATIO_SECONDS, History
-from forebay.observe.snapshot import JobSeen, Snapshot
-
-_missing = ""
-try:
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    from opentelemetry.sdk.metrics import export as sdk
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-except ImportError as e:
-    _missing = str(e)
+from forebay.observe.snapshot import Snapshot
 
 _log = logging.getLogger("forebay.observe")
 _exporter_log = logging.getLogger("opentelemetry.exporter.otlp.proto.http.metric_exporter")
-_UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "watts": "W", "celsius": "Cel"}
 _TIMEOUT, _PATIENCE = 5.0, 2.0
 _PATH = "/v1/metrics"
+
+
+class Pusher(Protocol):
+    """What speaks OTLP."""
+
+    def push(self, history: History) -> bool:
+        """Push the metrics of one rank; whether they were taken. Waits for the answer."""
+
+    def close(self) -> None:
+        """Push nothing more, and give up what is being tried again."""
 
 
 class Otlp:
@@ -59,16 +58,9 @@ class Otlp:
         headers: Mapping[str, str] | None = None,
         most_splits: int = MOST_SPLITS,
     ) -> None:
-        if _missing:
-            raise ConfigError(
-                f"OTLP needs the OpenTelemetry SDK: pip install 'forebay[otlp]' ({_missing})"
-            )
-        self._seconds, self._most_splits = seconds, most_splits
-        self._exporter = OTLPMetricExporter(
-            endpoint=None if endpoint is None else _full(endpoint),
-            headers=None if headers is None else dict(headers),
-            timeout=_TIMEOUT,
-        )
+        url = None if endpoint is None else _full(endpoint)
+        self._seconds = seconds
+        self._pusher: Pusher = _sdk().SdkPusher(url, headers, _TIMEOUT, most_splits)
         self._recent: tuple[Snapshot, ...] = ()
         self._failed = False
         self._stopped = threading.Event()
@@ -88,7 +80,7 @@ class Otlp:
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(_PATIENCE)
-        self._exporter.shutdown()
+        self._pusher.close()
         if self._thread.ident is not None:
             self._thread.join(_TIMEOUT)
         _exporter_log.removeFilter(self._tells)
@@ -100,12 +92,11 @@ class Otlp:
 
     def _push(self) -> None:
         try:
-            result = self._exporter.export(as_otlp(self._recent, self._most_splits))
+            taken = self._pusher.push(self._recent)
         except Exception as e:  # an error of a transport that the exporter does not know
             self._told(f"{type(e).__name__}: {e}")
         else:
-            failed = result is not sdk.MetricExportResult.SUCCESS
-            self._told("the collector does not take them" if failed else "")
+            self._told("" if taken else "the collector does not take them")
 
     def _tells(self, record: logging.LogRecord) -> bool:
         """Whether what the exporter logs is to be seen: of failures in a row the first."""
@@ -117,96 +108,18 @@ class Otlp:
         self._failed = bool(trouble)
 
 
-def as_otlp(history: History, most_splits: int = MOST_SPLITS) -> sdk.MetricsData:
-    """The metrics of one rank; its snapshots oldest first, of which the last is told."""
-    job = history[-1].job
-    made = [_Points(metric, history) for metric in metrics_of(history, most_splits)]
-    scope = sdk.ScopeMetrics(
-        scope=InstrumentationScope("forebay", job.version),
-        metrics=[points.metric() for points in made if points],
-        schema_url="",
-    )
-    return sdk.MetricsData(
-        resource_metrics=[
-            sdk.ResourceMetrics(resource=_resource(job), scope_metrics=[scope], schema_url="")
-        ]
-    )
+def _sdk() -> Any:
+    """The module that needs the SDK. It takes a fifth of a second, so only who asks for it pays.
 
-
-class _Points:
-    """What is known of one metric."""
-
-    def __init__(self, metric: Metric, history: History) -> None:
-        now = history[-1]
-        self._metric = metric
-        self._common = dict(zip(COMMON_LABELS, common_labels(now.job), strict=True))
-        self._began, self._at = int(now.job.began * 1e9), int(now.at * 1e9)
-        self._known = [(k, v) for k, v in metric.read(history) if v is not None]
-
-    def __bool__(self) -> bool:
-        return bool(self._known)
-
-    def metric(self) -> sdk.Metric:
-        metric = self._metric
-        return sdk.Metric(
-            name=metric.name,
-            description=metric.help,
-            unit=_UNITS.get(metric.unit, ""),
-            data=self._data(),
-        )
-
-    def _data(self) -> sdk.DataT:
-        cumulative = sdk.AggregationTemporality.CUMULATIVE
-        if self._metric.kind == "histogram":
-            return sdk.Histogram(data_points=self._histograms(), aggregation_temporality=cumulative)
-        if self._metric.kind == "counter":
-            return sdk.Sum(
-                data_points=self._numbers(), aggregation_temporality=cumulative, is_monotonic=True
-            )
-        return sdk.Gauge(data_points=self._numbers())
-
-    def _numbers(self) -> list[sdk.NumberDataPoint]:
-        return [
-            sdk.NumberDataPoint(
-                attributes=self._attributes(labels),
-                start_time_unix_nano=self._began,
-                time_unix_nano=self._at,
-                value=value,
-            )
-            for labels, value in self._known
-            if not isinstance(value, Histogram)
-        ]
-
-    def _histograms(self) -> list[sdk.HistogramDataPoint]:
-        return [
-            sdk.HistogramDataPoint(
-                attributes=self._attributes(labels),
-                start_time_unix_nano=self._began,
-                time_unix_nano=self._at,
-                count=h.count,
-                sum=h.sum,
-                bucket_counts=h.counts,
-                explicit_bounds=h.bounds,
-                min=None,  # type: ignore[arg-type]  # not known, which the protocol has a place for
-                max=None,  # type: ignore[arg-type]
-            )
-            for labels, h in self._known
-            if isinstance(h, Histogram)
-        ]
-
-    def _attributes(self, labels: Iterable[str]) -> dict[str, str]:
-        return {**self._common, **dict(zip(self._metric.labels, labels, strict=True))}
-
-
-def _resource(job: JobSeen) -> Resource:
-    return Resource.create(
-        {
-            "service.name": os.environ.get("OTEL_SERVICE_NAME") or job.name,
-            "service.instance.id": f"{job.host}:{job.pid}",
-            "host.name": job.host,
-            "process.pid": job.pid,
-        }
-    )
+    Raises:
+        ConfigError: the SDK is not installed.
+    """
+    try:
+        return importlib.import_module("forebay.observe.otlpsdk")
+    except ImportError as e:
+        raise ConfigError(
+            f"OTLP needs the OpenTelemetry SDK: pip install 'forebay[otlp]' ({e})"
+        ) from e
 
 
 def _full(endpoint: str) -> str:
