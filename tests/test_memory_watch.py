@@ -134,6 +134,11 @@ def test_growth_is_told_from_noise_and_from_a_single_jump() -> None:
     assert not grows(list(zip(minutes, np.where(minutes < 5, 100, 400) + noise, strict=True)))
 
 
+def test_memory_that_is_given_back_again_and_again_does_not_grow() -> None:
+    assert not grows([(x, 100.0 + x % 10) for x in range(40)])
+    assert not grows([(x, 100.0 + x % 20) for x in range(40)])
+
+
 def test_one_peak_does_not_look_like_growth() -> None:
     points = [(x, 1000.0 if x == 17 else 10.0) for x in range(20)]
     flat = slope(points)

@@ -26,6 +26,7 @@ _FEWEST_POINTS = 6
 _WARM_UP = 1 / 3
 _PER_MINUTE = 60.0
 _SIGMAS_95 = 1.96
+_LOW = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,14 @@ def slope(points: Sequence[tuple[float, float]]) -> Estimate | None:
 
 
 def grows(points: Sequence[tuple[float, float]]) -> bool:
-    """Whether y rises with x in each half of the points: what filled up once does not grow on."""
-    middle = len(points) // 2
+    """Whether y rises with x all the time, in each half of the points and from third to third.
+
+    What filled up once does not rise in both halves; what rises and falls again and again, as
+    memory that is given back at the end of an epoch, ends no higher than it began.
+    """
+    middle, third = len(points) // 2, len(points) // 3
     halves = [slope(points[:middle]), slope(points[middle:])]
-    return all(half is not None and half.low > 0 for half in halves)
+    if not all(half is not None and half.low > 0 for half in halves):
+        return False
+    first, last = ([y for _, y in part] for part in (points[:third], points[-third:]))
+    return float(np.quantile(last, _LOW)) > float(np.quantile(first, 1 - _LOW))
