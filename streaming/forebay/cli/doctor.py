@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -13,12 +14,14 @@ from forebay.cli.common import (
     Options,
     common_options,
     engine_options,
+    importable_from,
     read_topology,
     set_up_logging,
 )
-from forebay.cli.exits import UserCodeError
+from forebay.cli.exits import OK, UserCodeError
 from forebay.diagnose.doctor import TrainingFailed, examine
 from forebay.diagnose.environment import environment
+from forebay.diagnose.foreign import examine as examine_loader
 from forebay.diagnose.memory import MemoryWatch
 from forebay.diagnose.phases import Schedule
 from forebay.diagnose.profile import StepProfiler
@@ -35,11 +38,17 @@ FOUND = 8
 """The exit code with --strict where something else than the trainer is the limit."""
 _FINE = ("compute", "ended", "draining")
 _PATIENCE_SECONDS = 15.0
+_LOADER_STEPS = 50
 
 
 @click.command()
-@click.argument("targets", nargs=-1, required=True, metavar="TOPOLOGY|URL|FILE...")
+@click.argument("targets", nargs=-1, metavar="TOPOLOGY|URL|FILE...")
 @engine_options
+@click.option(
+    "--loader",
+    metavar="MODULE:FACTORY",
+    help="Examine the torch DataLoader that this function returns, in place of a topology.",
+)
 @click.option(
     "--steps", type=click.IntRange(1), help="Of each phase.  [default: those of a second]"
 )
@@ -60,6 +69,7 @@ def doctor(
     targets: Sequence[str],
     engine: str | None,
     address: str | None,
+    loader: str | None,
     steps: int | None,
     rounds: int,
     out: str | None,
@@ -74,12 +84,19 @@ def doctor(
 
     With addresses of dashboards (http://HOST:PORT) or state files of a running job, one for each
     rank, the verdict is by what these tell, without experiments.
+
+    With --loader it is about any DataLoader: which of its arguments would make it faster.
     """
     options = context.find_object(Options) or Options()
     set_up_logging(options)
     if not options.debug:  # loaders that start again and again each say where they go on
         logging.getLogger("forebay").setLevel(logging.WARNING)
-    if all(map(_is_job, targets)):
+    if loader is not None:
+        if targets or engine or address or profile:
+            raise ConfigError("--loader stands alone, or with --steps, --rounds, --out, --strict")
+        healthy = _foreign(options, loader, steps, rounds, out)
+        context.exit(FOUND if strict and not healthy else OK)
+    if targets and all(map(_is_job, targets)):
         if engine or address or profile or steps:
             raise ConfigError("--engine, --address, --steps and --profile are for a TOPOLOGY")
         verdicts = _attached(options, targets, out)
@@ -87,7 +104,9 @@ def doctor(
         loaded = read_topology(options, targets[0], engine, address)
         verdicts = [_examined(options, loaded, Schedule(rounds=rounds, steps=steps), out, profile)]
     else:
-        raise ConfigError("give one topology, or addresses and state files of one running job")
+        raise ConfigError(
+            "give one topology, or addresses and state files of one running job, or --loader"
+        )
     if strict and any(v.cause not in _FINE for v in verdicts):
         context.exit(FOUND)
 
@@ -116,6 +135,26 @@ def _examined(
     return diagnosis.verdict
 
 
+def _foreign(options: Options, spec: str, steps: int | None, rounds: int, out: str | None) -> bool:
+    """Examine a DataLoader; whether nothing is to be changed about it."""
+    importable_from(spec)
+    findings = examine_loader(
+        spec, steps=steps or _LOADER_STEPS, repeats=rounds, tell=partial(click.echo, err=True)
+    )
+    report = Report(f"Doctor: {spec}")
+    findings.report(report)
+    _environment_into(report)
+    written = _saved(report, out)
+    event = {"event": "verdict", "loader": spec, **findings.to_json(), "report": written}
+    options.emit(event, findings.text() + _where(written))
+    return findings.healthy
+
+
+def _environment_into(report: Report) -> None:
+    report.section("Environment")
+    report.table(["what", "value"], environment().rows())
+
+
 def _attached(options: Options, targets: Sequence[str], out: str | None) -> list[Verdict]:
     """Judge what the ranks of a job tell, and write it."""
     report, verdicts = Report("Doctor"), []
@@ -140,15 +179,14 @@ def _histories(targets: Sequence[str]) -> Sequence[Sequence[Snapshot]]:
     board, until = follow(targets), time.monotonic() + _PATIENCE_SECONDS
     while True:
         board.refresh()
+        for target in board.targets():
+            if not target.ranks:
+                raise SourceError(f"{target.name}: {target.trouble}")
         histories = board.histories()
-        enough = histories and all(judge(h).cause != "unknown" for h in histories)
+        enough = all(judge(h).cause != "unknown" for h in histories)
         if enough or time.monotonic() >= until or not any(map(_is_url, targets)):
-            break
+            return histories
         time.sleep(1.0)
-    for target in board.targets():
-        if not target.ranks:
-            raise SourceError(f"{target.name}: {target.trouble or 'nothing was told yet'}")
-    return histories
 
 
 def _before_end(history: Sequence[Snapshot]) -> Sequence[Snapshot]:

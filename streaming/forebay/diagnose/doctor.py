@@ -16,7 +16,7 @@ from typing import Any
 from forebay import checkpoint
 from forebay.checkpoint import save_torch
 from forebay.diagnose.experiments import DATA, Measured, measured
-from forebay.diagnose.patient import PATIENCE_SECONDS, NothingMeasured, Patient
+from forebay.diagnose.patient import NothingMeasured, Patient
 from forebay.diagnose.phases import DoctorsLoader, Phase, Schedule
 from forebay.diagnose.profile import StepProfiler
 from forebay.errors import ForebayError
@@ -77,7 +77,7 @@ def examine(
         TrainingFailed: the training function raised.
         ForebayError: of the source, of a stage, or of the state.
     """
-    patient = Patient.of(topology, timeline)
+    patient = Patient.of(topology, timeline, schedule.patience)
     raw = patient.sample()
     if not raw:
         return _no_data(patient)
@@ -98,8 +98,7 @@ def examine(
         monitor = Monitor(loader, job_of_program(loader.options), interval=_WATCH_SECONDS)
         stack.enter_context(monitor)
         _train(topology, doctors)
-        history = monitor.history()
-    return _diagnosis(patient, doctors, history)
+    return _diagnosis(patient, doctors, monitor.history())
 
 
 class ScratchCheckpoint(Checkpoint):
@@ -174,8 +173,8 @@ def _window(history: Sequence[Snapshot], loader: DoctorsLoader, m: Measured) -> 
     full = [p for p in loader.phases if p.kind == "full"]
     within = [[s for s in history if p.began <= s.at <= p.ended] for p in full]
     longest = max(within, key=len)
-    if len(longest) < 2:
-        longest = list(history[-2:])
+    if len(longest) < 2:  # phases of a few quick steps: all phases then
+        longest = list(history)
     s = m.shares
     shares = {
         "starved": m.starved,
@@ -246,7 +245,7 @@ def _no_data(patient: Patient) -> Diagnosis:
     verdict = Verdict(
         cause="source",
         sentence=f"The trainer waits for data all the time: no record came of {name} within "
-        f"{PATIENCE_SECONDS:.0f} s.",
+        f"{patient.patience:.0f} s.",
         shares={"starved": 1.0},
         evidence=("no experiment could be done without a record",),
         guess=("the topic or table is empty, or its reading begins at its end",),

@@ -23,8 +23,6 @@ from forebay.source import Split
 from forebay.stepclock import DeviceClock, DeviceTimeline, HostClock, StepClock
 from forebay.topology import Topology
 
-PATIENCE_SECONDS = 15.0
-"""So long the first record may take to come."""
 _SAMPLE_BATCHES, _SAMPLE_ROWS, _SAMPLE_BYTES = 8, 256, 64 << 20
 _SAMPLE_SECONDS = 3.0
 _STORE_BATCHES, _SLICE_BYTES = 16, 2048
@@ -46,10 +44,12 @@ class Patient:
     options: Mapping[str, Any]
     clock: StepClock
     timeline: DeviceTimeline | None
+    patience: float
+    """Seconds that the first record may take to come, and to pass the stages."""
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, topology: Topology, timeline: DeviceTimeline | None) -> Patient:
+    def of(cls, topology: Topology, timeline: DeviceTimeline | None, patience: float) -> Patient:
         given = dict(topology.loader_options)
         if timeline is None:
             timeline = _timeline_of(given.get("device"))
@@ -65,7 +65,7 @@ class Patient:
             "record_trace": None,
             "step_clock": lambda: clock,
         }
-        return cls(topology, pipeline, options, clock, timeline, notes)
+        return cls(topology, pipeline, options, clock, timeline, patience, notes)
 
     def loader(self, pipeline: Pipeline, **options: Any) -> Loader:
         """A loader of the pipeline, or of a part of it, at the topology's position."""
@@ -80,7 +80,7 @@ class Patient:
             rows=max(_SAMPLE_BATCHES * self._batch_size, _SAMPLE_ROWS),
             max_bytes=_SAMPLE_BYTES,
             seconds=_SAMPLE_SECONDS,
-            patience=PATIENCE_SECONDS,
+            patience=self.patience,
         )
 
     def finished(self, raw: Sequence[Slice]) -> list[Slice]:
@@ -108,7 +108,7 @@ class Patient:
             plan,
             rows=max(_SAMPLE_BATCHES * self._batch_size, _SAMPLE_ROWS),
             seconds=_SAMPLE_SECONDS,
-            patience=PATIENCE_SECONDS,
+            patience=self.patience,
         )
         if not done:
             raise NothingMeasured(

@@ -46,7 +46,7 @@ class Schedule:
     seconds: float = 1.0
     least_steps: int = 5
     patience: float = 10.0
-    """No phase goes on for longer, if a step ended in it."""
+    """No phase goes on for longer, if a step ended in it; and so long a first record may take."""
 
     def over(self, steps: int, seconds: float) -> bool:
         """Whether a phase may end."""

@@ -108,7 +108,7 @@ def _of_one_process(history: Sequence[Snapshot]) -> list[Snapshot]:
 def between(all_: Sequence[Snapshot]) -> Window:
     """What happened from the first to the last of two or more snapshots of one process."""
     first, last = all_[0], all_[-1]
-    span = last.at - first.at
+    span = max(last.at - first.at, 1e-6)
     a, b = first.buffer, last.buffer
     shares = _shares(first, last)
     return Window(
