@@ -28,6 +28,7 @@ from forebay.autoscale import Autoscaling
 from forebay.deadletter import ErrorBudget
 from forebay.nvml import GpuSeen
 from forebay.observe.board import OwnRanks
+from forebay.observe.following import follow
 from forebay.observe.monitor import Monitor
 from forebay.observe.serving import Server
 from forebay.observe.snapshot import Snapshot
@@ -316,7 +317,7 @@ def test_a_lost_connection_is_said_and_comes_back_by_itself(browser: Chrome) -> 
         opened(browser, server.url)
         assert text(browser, "#status") == "live"
     until(browser, lambda: text(browser, "#status") == "connection lost")
-    assert "what you see is" in text(browser, "#banner")
+    assert "What you see is" in text(browser, "#banner")
     screenshot(browser, "lost")
     now = [*history(60, began=began), snapshot(61, began=began, rows=77_000)]
     now[-1] = replace(now[-1], at=time.time())
@@ -326,6 +327,19 @@ def test_a_lost_connection_is_said_and_comes_back_by_itself(browser: Chrome) -> 
         assert not css(browser, "#banner").is_displayed()
     browser.get("about:blank")
     messages(browser)  # of the time in which nobody answered
+
+
+def test_a_job_that_is_gone_is_shown_as_it_was_last(browser: Chrome) -> None:
+    with fresh(history(60, began=time.time() - 60)) as gone:
+        followed = follow([gone.url])
+        followed.refresh()
+    followed.refresh()
+    with Server(followed, port=0) as server:
+        opened(browser, server.url)
+        assert text(browser, "#status") == "silent"
+        assert "not reached: " in text(browser, "#banner-words")
+        assert text(browser, "#banner-age").startswith("Last heard ")
+        assert "60,000 in all" in text(browser, "#tiles")
 
 
 def test_the_end_of_the_run_is_said(browser: Chrome) -> None:

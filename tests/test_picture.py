@@ -89,6 +89,12 @@ def test_of_very_many_splits_all_are_counted_and_those_furthest_behind_are_shown
     assert shown.splits[-1].state == "OK"
 
 
+def test_what_was_read_is_there_whenever_the_end_was_asked_for() -> None:
+    stale = SplitSeen(source="s", position=9, end=5, lag_records=0)
+    (row,) = of([replace(snapshot(1), splits={"s/0": stale})]).splits
+    assert (row.position, row.end) == (9, 9)
+
+
 def test_what_is_unsaved_is_beyond_what_was_not_delivered() -> None:
     ends = SplitSeen(source="s", position=5, end=9, lag_records=4, lag_checkpointed=7)
     blind = SplitSeen(source="s", position=5)

@@ -317,7 +317,8 @@ def _rows(key: str, now: Snapshot) -> list[SplitRow]:
             name=name,
             rank=key,
             position=s.position,
-            end=s.end,
+            # The end was asked for some seconds ago; what was read since is there as well.
+            end=None if s.end is None else max(s.end, s.position),
             lag_records=s.lag_records,
             lag_seconds=s.lag_seconds,
             unsaved=_unsaved(s),

@@ -83,25 +83,29 @@ function showHead(rank) {
   choice.value = chosen ?? "";
 }
 
-// The state of the connection and of the run: a word in the head, and a banner when it matters.
+// The state of the connection and of the run: a word in the head, and a banner when it matters. Its
+// ages stand apart from what is read aloud, since they change each second.
 function showConnection() {
   const age = heard === null ? null : (performance.now() - heard) / 1000;
   const lost = age !== null && age > LOST_AFTER_SECONDS;
   const ended = picture !== null && picture.ranks.length > 0 && picture.ranks.every((r) => r.ended);
   const silent = (picture?.ranks ?? []).filter((r) => !r.ended && r.age > SILENT_AFTER_SECONDS);
   const gone = (picture?.targets ?? []).filter((t) => t.trouble);
-  let [word, tone, banner] = ["live", "ok", ""];
+  let [word, tone, banner, old] = ["live", "ok", "", ""];
   if (ended) {
     const how = [...new Set(picture.ranks.map((r) => r.ended))].join(", ");
     [word, tone, banner] = [`ended: ${how}`, "quiet", `The run ended (${how}). This is its last state.`];
   } else if (lost) {
     [word, tone] = ["connection lost", "bad"];
-    banner = `Connection lost: what you see is ${seconds(Math.round(age))} old. Trying again.`;
+    [banner, old] = ["Connection lost, trying again.", `What you see is ${seconds(Math.round(age))} old.`];
   } else if (age === null) {
     [word, tone] = ["connecting", "quiet"];
   } else if (gone.length || silent.length) {
     [word, tone] = ["silent", "warn"];
-    banner = [...gone.map(goneWords), ...(gone.length ? [] : silent.map((r) => `${rankName(picture, r.key)} has told nothing for ${seconds(Math.round(r.age))}.`))].join(" ");
+    banner = gone.length
+      ? gone.map((t) => `${t.name}: ${t.trouble}.`).join(" ")
+      : `${silent.map((r) => rankName(picture, r.key)).join(", ")}: nothing new comes.`;
+    old = `Last heard ${ago(gone.length ? gone.map((t) => t.silent_seconds) : silent.map((r) => r.age))}.`;
   } else if (picture.ranks.length === 0) {
     [word, tone] = ["waiting for the run", "quiet"];
   }
@@ -109,13 +113,14 @@ function showConnection() {
   mark(byId("status"), "data-tone", tone);
   const element = byId("banner");
   mark(element, "data-tone", tone);
-  say(element, banner);
+  say(byId("banner-words"), banner);
+  say(byId("banner-age"), old);
   element.hidden = banner === "";
 }
 
-function goneWords(target) {
-  const since = target.silent_seconds === null ? "nothing was heard of it yet" : `last heard ${seconds(Math.round(target.silent_seconds))} ago`;
-  return `${target.name}: ${target.trouble} (${since}).`;
+function ago(ages) {
+  const known = ages.filter((age) => age !== null);
+  return known.length ? `${seconds(Math.round(Math.max(...known)))} ago` : "never";
 }
 
 function setUpCharts() {

@@ -93,7 +93,8 @@ function batchNode(rank, limit) {
     meter("waits for rows", b.waits_for_rows),
     facts(
       ["made", `${rate(b.per_second)} /s`],
-      ["in flight", `${bytes(b.bytes_in_flight)} of ${bytes(b.max_bytes)}`],
+      ["in flight", bytes(b.bytes_in_flight)],
+      ["at most", bytes(b.max_bytes)],
     ));
 }
 
@@ -107,7 +108,8 @@ function trainerNode(rank, limit) {
     `${rate(t.steps_per_second)} steps/s`, limit === "trainer",
     meter("starved", rank.now.starved),
     facts(
-      ["step", `${seconds(t.step_p50)}, p95 ${seconds(t.step_p95)}`],
+      ["step", seconds(t.step_p50)],
+      ["step p95", seconds(t.step_p95)],
       ["wait p95", seconds(t.wait_p95)],
     ));
 }
