@@ -27,6 +27,7 @@ from forebay import Pipeline
 from forebay.autoscale import Autoscaling
 from forebay.deadletter import ErrorBudget
 from forebay.nvml import GpuSeen
+from forebay.observe import serving
 from forebay.observe.board import OwnRanks
 from forebay.observe.following import follow
 from forebay.observe.monitor import Monitor
@@ -311,19 +312,25 @@ def test_what_is_not_known_is_a_dash(browser: Chrome) -> None:
         assert all_of(browser, "#tiles .big") == ["–"] * 5 + ["0"]  # noqa: RUF001
 
 
-def test_a_lost_connection_is_said_and_comes_back_by_itself(browser: Chrome) -> None:
+def test_a_lost_connection_is_said_and_comes_back_by_itself(
+    browser: Chrome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began = time.time() - 60
     with fresh(history(60, began=began)) as server:
         opened(browser, server.url)
         assert text(browser, "#status") == "live"
-    until(browser, lambda: text(browser, "#status") == "connection lost")
-    assert "What you see is" in text(browser, "#banner")
-    screenshot(browser, "lost")
-    now = [*history(60, began=began), snapshot(61, began=began, rows=77_000)]
-    now[-1] = replace(now[-1], at=time.time())
-    with Server(board(now), port=server.port):
-        until(browser, lambda: text(browser, "#status") == "live")
+        monkeypatch.setattr(serving, "SECONDS_BETWEEN_EVENTS", 600)
+        until(browser, lambda: text(browser, "#status") == "connection lost")
+        assert "What you see is" in text(browser, "#banner-age")
+        screenshot(browser, "lost")
+    monkeypatch.undo()
+    again = [
+        *history(60, began=began),
+        replace(snapshot(61, began=began, rows=77_000), at=time.time()),
+    ]
+    with Server(board(again), port=server.port):
         until(browser, lambda: "77,000 in all" in text(browser, "#tiles"))
+        assert text(browser, "#status") == "live"
         assert not css(browser, "#banner").is_displayed()
     browser.get("about:blank")
     messages(browser)  # of the time in which nobody answered

@@ -19,6 +19,12 @@ TOKEN = "a-token-that-nobody-guesses"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events come as soon as there is something new, not once a second."""
+    monkeypatch.setattr(serving, "SECONDS_BETWEEN_EVENTS", 0.01)
+
+
 def viewers() -> list[str]:
     """Threads of servers that are still there."""
     names = ("forebay-viewer", "forebay-dashboard")
@@ -188,10 +194,7 @@ def test_viewers_are_told_how_the_run_ended() -> None:
     assert pictures[-1]["ranks"][0]["ended"] == "failed"
 
 
-def test_a_viewer_that_does_not_read_holds_up_nobody_and_close_ends_him(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(serving, "SECONDS_BETWEEN_EVENTS", 0.001)
+def test_a_viewer_that_does_not_read_holds_up_nobody_and_close_ends_him() -> None:
     with served(history(3, splits=2000)) as server:
         deaf = socket.socket()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

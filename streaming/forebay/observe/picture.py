@@ -9,12 +9,23 @@ from dataclasses import dataclass
 from forebay.autoscale import Taken
 from forebay.nvml import GpuSeen
 from forebay.observe.board import TargetSeen
+from forebay.observe.flow import (
+    BatchNode,
+    PoolNode,
+    SourceNode,
+    StageNode,
+    TrainerNode,
+    batch_of,
+    pools_of,
+    sources_of,
+    stages_of,
+    trainer_of,
+)
 from forebay.observe.points import (
     WINDOW_SECONDS,
     Point,
     before,
     point,
-    quantiles,
     rate,
 )
 from forebay.observe.snapshot import (
@@ -32,78 +43,6 @@ MOST_DECISIONS = 100
 MOST_SPLITS = 2000
 """So many are shown one by one, those furthest behind; all are counted."""
 _RANKED: Mapping[LagState | None, int] = {"STALLED": 0, "STOPPED": 1, "BEHIND": 2, "OK": 3, None: 4}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceNode:
-    """Where rows come from: a topic, a table."""
-
-    name: str
-    splits: int
-    lag_records: int | None
-    lag_seconds: float | None
-    states: Mapping[str, int]
-    """How many splits are in each state."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageNode:
-    """One stage; rates a second."""
-
-    name: str
-    rows_in: float | None
-    rows_out: float | None
-    failed: int
-    """Rows that became dead letters, since the start."""
-    busy: float | None
-    """Workers that it kept busy, on average."""
-    share: float | None
-    """That part of all workers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolNode:
-    """The workers on which stages run."""
-
-    name: str
-    workers: int
-    starting: int
-    least: int
-    most: int | None
-    queued: int
-    """Slices that wait for a worker."""
-    busy: float | None
-    """Share of the workers' time."""
-    replaced: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchNode:
-    """Batches that wait for the trainer, and what waits for what."""
-
-    ready: int
-    prefetch: int
-    bytes_in_flight: int
-    max_bytes: int
-    per_second: float | None
-    waits_for_rows: float | None
-    """Share of the time in which the making of batches waited for finished rows."""
-    waits_for_room: float | None
-    """Share in which it waited for the trainer: a full queue, as it should be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerNode:
-    """Who takes the batches."""
-
-    there: bool
-    """False: a loop that only drains."""
-    steps_per_second: float | None
-    step_p50: float | None
-    step_p95: float | None
-    wait_p95: float | None
-    on_device: bool
-    """Whether its shares are the device's, else the host's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,11 +145,11 @@ def _rank(key: str, history: Sequence[Snapshot], at: float) -> RankPicture:
         rows=now.rows,
         batches=now.batches,
         passes=now.passes,
-        sources=_sources(now.splits),
-        stages=_stages(then, now),
-        pools=_pools(then, now),
-        batch=_batch(then, now),
-        trainer=_trainer(then, now),
+        sources=sources_of(now.splits),
+        stages=stages_of(then, now),
+        pools=pools_of(then, now),
+        batch=batch_of(then, now),
+        trainer=trainer_of(then, now),
         letters=now.letters,
         decisions=now.decisions[-MOST_DECISIONS:],
         process=now.process,
@@ -219,95 +158,6 @@ def _rank(key: str, history: Sequence[Snapshot], at: float) -> RankPicture:
         reader=now.reader,
         ranks=now.ranks,
         ended=now.ended,
-    )
-
-
-def _sources(splits: Mapping[str, SplitSeen]) -> tuple[SourceNode, ...]:
-    of: dict[str, list[SplitSeen]] = {}
-    for s in splits.values():
-        of.setdefault(s.source, []).append(s)
-    return tuple(_source(name, found) for name, found in of.items())
-
-
-def _source(name: str, splits: Sequence[SplitSeen]) -> SourceNode:
-    lags = [s.lag_records for s in splits if s.lag_records is not None]
-    return SourceNode(
-        name=name,
-        splits=len(splits),
-        lag_records=sum(lags) if lags else None,
-        lag_seconds=max((s.lag_seconds for s in splits if s.lag_seconds is not None), default=None),
-        states=Counter(s.state for s in splits if s.state is not None),
-    )
-
-
-def _stages(then: Snapshot, now: Snapshot) -> tuple[StageNode, ...]:
-    workers = sum(p.workers for p in now.pools.values())
-    made: list[StageNode] = []
-    for name, s in now.stages.items():
-        old = then.stages.get(name, s)
-        seconds = now.at - then.at if name in then.stages else 0.0
-        busy = rate(old.busy_seconds, s.busy_seconds, seconds)
-        made.append(
-            StageNode(
-                name=name,
-                rows_in=rate(old.rows_in, s.rows_in, seconds),
-                rows_out=rate(old.rows_out, s.rows_out, seconds),
-                failed=s.failed,
-                busy=busy,
-                share=min(1.0, busy / workers) if busy is not None and workers else None,
-            )
-        )
-    return tuple(made)
-
-
-def _pools(then: Snapshot, now: Snapshot) -> tuple[PoolNode, ...]:
-    made: list[PoolNode] = []
-    for name, p in now.pools.items():
-        old = then.pools.get(name, p)
-        seconds = now.at - then.at if name in then.pools else 0.0
-        busy = rate(old.busy_seconds, p.busy_seconds, seconds)
-        made.append(
-            PoolNode(
-                name=name,
-                workers=p.workers,
-                starting=p.starting,
-                least=p.least,
-                most=p.most,
-                queued=p.queued_slices,
-                busy=min(1.0, busy / p.workers) if busy is not None and p.workers else None,
-                replaced=p.replaced,
-            )
-        )
-    return tuple(made)
-
-
-def _batch(then: Snapshot, now: Snapshot) -> BatchNode:
-    seconds, b, old = now.at - then.at, now.buffer, then.buffer
-    return BatchNode(
-        ready=b.ready_batches,
-        prefetch=b.prefetch,
-        bytes_in_flight=b.bytes_in_flight,
-        max_bytes=b.max_bytes,
-        per_second=rate(then.batches, now.batches, seconds),
-        waits_for_rows=_share(rate(old.source_wait_seconds, b.source_wait_seconds, seconds)),
-        waits_for_room=_share(rate(old.room_wait_seconds, b.room_wait_seconds, seconds)),
-    )
-
-
-def _share(grown: float | None) -> float | None:
-    return None if grown is None else min(grown, 1.0)
-
-
-def _trainer(then: Snapshot, now: Snapshot) -> TrainerNode:
-    p50, p95 = quantiles(then.step_seconds, now.step_seconds, 0.5, 0.95)
-    (wait,) = quantiles(then.wait_seconds, now.wait_seconds, 0.95)
-    return TrainerNode(
-        there=now.job.has_trainer,
-        steps_per_second=rate(then.steps.steps, now.steps.steps, now.at - then.at),
-        step_p50=p50,
-        step_p95=p95,
-        wait_p95=wait,
-        on_device=now.steps.on_device,
     )
 
 
