@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.snapshots import busy
 from forebay.observe.catalog import METRICS
 from forebay.observe.metric import COMMON_LABELS, Metric
 from forebay.observe.prometheus import exposition
+from forebay.observe.settings import Metrics
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "grafana"
@@ -134,6 +136,19 @@ def test_gpu_utilisation_is_labelled_as_what_it_is() -> None:
     (panel,) = [p for p in PANELS if "gpu_busy" in str(p.get("targets"))]
     assert panel["title"] == "GPU: any kernel ran"
     assert "Not how busy the device is" in panel["description"]
+
+
+def test_the_settings_that_the_readme_shows_are_those_that_there_are() -> None:
+    text = (FOLDER / "README.md").read_text()
+    shown = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    topology, prometheus, pods = (yaml.safe_load(block) for block in shown)
+    assert topology["metrics"].keys() <= {f.name for f in fields(Metrics)}
+    port = topology["metrics"]["listen"].rpartition(":")[2]
+    (job,) = prometheus["scrape_configs"]
+    targets = [target for config in job["static_configs"] for target in config["targets"]]
+    assert {target.rpartition(":")[2] for target in targets} == {port}
+    assert prometheus["rule_files"] == ["alerts.yaml"]
+    assert pods["kind"] == "PodMonitor"
 
 
 @needs_promtool
