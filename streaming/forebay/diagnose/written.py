@@ -110,7 +110,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         verdict.sentence,
         *(f"  seen: {text}" for text in verdict.evidence),
         *(f"  guess: {text}" for text in verdict.guess),
-        *([f"  try: {verdict.advice}"] if verdict.advice else []),
+        *([f"  next: {verdict.advice}"] if verdict.advice else []),
     ]
 
 
