@@ -155,7 +155,7 @@ def test_a_collector_that_refuses_is_told_once_and_tried_again(
     collector.status = 200
     output.close()
     reason, told = [r.getMessage() for r in caplog.records]
-    assert "Bad Request" in reason
+    assert "400" in reason
     assert "goes on trying" in told
 
 
