@@ -167,6 +167,19 @@ def test_the_copy_is_what_the_device_takes_for_it_wherever_the_host_is_meanwhile
     assert shares(trainer.finish()) == [0.03, 0.32, 0.65, None, 0.0]
 
 
+def test_work_that_comes_from_elsewhere_in_a_wait_starves_no_longer_than_the_trainer_waited() -> (
+    None
+):
+    trainer = Trainer()
+    for _ in range(50):
+        trainer.clock.wait_begins()
+        trainer.device.launch(0.005)
+        trainer.time.turn(0.001)
+        trainer.clock.wait_ends()
+        trainer.device.synchronize()
+    assert shares(trainer.finish()) == [0.2, 0.0, 0.8, None, 0.0]
+
+
 def test_a_pause_begins_when_the_device_comes_to_it_and_has_its_name() -> None:
     trainer = Trainer()
     for _ in range(100):
@@ -248,10 +261,12 @@ def test_a_pause_within_a_pause_takes_its_own_time_and_gives_the_rest_back() -> 
 
 
 def test_what_comes_before_the_first_wait_is_no_part_of_training() -> None:
-    for clock in (Trainer().clock, Trainer(HostClock).clock):
-        clock.pause_begins("restore")
-        clock.pause_ends()
-        assert clock.times().seconds == 0.0
+    for trainer in (Trainer(), Trainer(HostClock)):
+        trainer.clock.pause_begins("restore")
+        trainer.time.turn(1.0)
+        trainer.clock.pause_ends()
+        trainer.time.turn(1.0)
+        assert trainer.clock.times().seconds == 0.0
 
 
 def test_a_wait_that_goes_on_counts_from_when_the_device_was_seen_idle() -> None:
@@ -269,16 +284,18 @@ def test_a_wait_that_goes_on_counts_from_when_the_device_was_seen_idle() -> None
     assert trainer.clock.starved_seconds() == pytest.approx(4.2)
 
 
-def test_a_device_far_behind_is_busy_and_its_marks_do_not_pile_up() -> None:
+@pytest.mark.parametrize("ahead", [0.0, 5.0])
+def test_a_device_far_behind_is_busy_and_its_marks_do_not_pile_up(ahead: float) -> None:
     trainer = Trainer()
+    trainer.device.launch(ahead)
     for _ in range(1000):
-        trainer.step(waits=0.001, works=1.0, copies=0.01)
+        trainer.step(waits=0.001, works=1.0)
     assert isinstance(trainer.clock, DeviceClock)
     assert trainer.clock._ledger is not None
     assert len(trainer.clock._ledger.cuts) == 256
     times = trainer.finish()
-    assert times.seconds == pytest.approx(trainer.time())
-    assert times.starved == pytest.approx(0.001)
+    assert times.starved == pytest.approx(0.0 if ahead else 0.001)
+    assert times.seconds == pytest.approx(trainer.time() - ahead)
 
 
 def test_a_device_that_catches_up_in_a_long_wait_starves_for_the_rest_of_it() -> None:
