@@ -69,6 +69,11 @@ def test_of_one_value_no_interval_is_known() -> None:
     assert str(alone) == "4"
 
 
+def test_two_pairs_tell_nothing_of_the_noise() -> None:
+    assert not ratio([9.0, 9.1], [1.0, 1.1], paired=True).excludes(1.0)
+    assert ratio([9.0, 9.1, 9.2], [1.0, 1.1, 1.0], paired=True).excludes(1.0)
+
+
 def test_many_values_are_resampled_in_bounded_memory() -> None:
     many = np.random.default_rng(0).normal(10, 3, 5_000).tolist()
     assert estimate(many).low < 10 < estimate(many).high

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Statistic: TypeAlias = Literal["median", "mean"]
 Floats: TypeAlias = NDArray[np.float64]
 LEVEL = 0.95
-_RESAMPLES, _AT_ONCE = 2000, 1 << 20
+_RESAMPLES, _AT_ONCE, _LEAST_PAIRS = 2000, 1 << 20, 3
 # Student's t: between minus and plus so many standard errors lie 95 of 100 means, by degrees of
 # freedom from 1 on.
 # fmt: off
@@ -97,7 +97,7 @@ def ratio(
         paired: ``a[i]`` and ``b[i]`` were measured next to each other: the ratio is that of the
             pairs, so that what slowed both down does not count. The interval is at least that of
             Student's t on the logarithms: of few pairs that are equal the bootstrap alone tells
-            7 of 100 (five pairs), or 24 (three), to differ.
+            7 of 100 (five pairs), or 24 (three), to differ. Of two pairs nothing is known.
 
     Raises:
         ValueError: no values, not finite ones, or one of ``b`` is not above 0; or they are paired
@@ -148,7 +148,9 @@ def shown(value: float) -> str:
 def _widened(e: Estimate, ratios: Floats) -> Estimate:
     """The estimate with Student's interval of the ratios' logarithms within its own."""
     n = len(ratios)
-    if n == 1 or (ratios <= 0).any():
+    if n < _LEAST_PAIRS:
+        return Estimate(e.value, -math.inf, math.inf, n)
+    if (ratios <= 0).any():
         return e
     logs = np.log(ratios)
     reach = _T[min(n - 2, len(_T) - 1)] * float(logs.std(ddof=1)) / math.sqrt(n)

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from forebay.cli.common import Options, common_options, importable_from
@@ -72,7 +73,7 @@ def _show(judged: list[Judged]) -> None:
         figures = variant.decisive
         alone = figures is None or variant.judgement == "baseline"
         table.add_row(
-            variant.name,
+            escape(variant.name),
             UNKNOWN if figures is None else str(figures.rows_per_second),
             UNKNOWN if figures is None or alone else str(figures.ratio),
             variant.judgement,

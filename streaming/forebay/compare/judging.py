@@ -106,17 +106,14 @@ def _verdict(results: Results, outcome: Outcome, figures: Figures | None) -> tup
     assert figures is not None
     what = "training" if results.matrix.trains else "reading"
     times = f"{what} goes at {_times(figures.ratio)} the baseline's rows/s"
+    cheaper = _cheaper(figures)
+    if not figures.ratio.known:
+        return "no difference shown", f"{times}, in too few rounds to know the noise"
     if not figures.ratio.excludes(1.0):
-        return (
-            "no difference shown",
-            f"{times}: the runs of one setting differ as much{_cheaper(figures)}",
-        )
+        return "no difference shown", f"{times}: runs of one setting differ as much{cheaper}"
     if abs(figures.ratio.value - 1) < least:
-        return (
-            "no difference shown",
-            f"{times}: less than the {least:.0%} that matter{_cheaper(figures)}",
-        )
-    return ("better" if figures.ratio.value > 1 else "worse"), f"{times}{_cheaper(figures)}"
+        return "no difference shown", f"{times}: less than the {least:.0%} that matter{cheaper}"
+    return ("better" if figures.ratio.value > 1 else "worse"), f"{times}{cheaper}"
 
 
 def _cheaper(figures: Figures) -> str:
@@ -161,7 +158,7 @@ def _maybe(runs: Sequence[Run], name: str, seed: int) -> Estimate | None:
 
 def _times(ratio_: Estimate) -> str:
     if not ratio_.known:
-        return f"{ratio_.value:.2f} times (one run, so nothing is known of the noise)"
+        return f"{ratio_.value:.2f} times"
     return f"{ratio_.value:.2f} times ({ratio_.low:.2f} to {ratio_.high:.2f})"
 
 

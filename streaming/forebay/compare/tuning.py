@@ -20,7 +20,7 @@ from forebay.topology.engines import DEFAULT
 GAIN = 0.05
 """A step of the climb must bring so much more, as a share."""
 _AS_GOOD = 0.97
-_MOST_PREFETCH, _MOST_ROUNDS, _LEAST_ROUNDS = 16, 4, 3
+_MOST_PREFETCH, _MOST_ROUNDS, _LEAST_ROUNDS = 16, 8, 3
 # A climb and its rounds are seldom more trials than this. Of the time of each, this part is timed
 # and this part is warm-up; opening and closing take the rest.
 _TRIALS, _TIMED, _WARMUP = 20, 0.6, 0.2
@@ -141,8 +141,7 @@ def climb(rate: Rate, start: Setting, most_workers: int) -> Setting:
     """The cheapest setting that was tried and is as good as the best that was.
 
     Workers are doubled for as long as it helps, and one time more; where it does not help at all
-    they are halved for as long as it does not hurt. Then prefetch is doubled for as long as it
-    helps.
+    they are halved for as long as it does not hurt. Then prefetch is doubled, in the same way.
     """
     tried: dict[Setting, float] = {}
 
@@ -152,10 +151,10 @@ def climb(rate: Rate, start: Setting, most_workers: int) -> Setting:
         return tried[setting]
 
     try:
-        best = _up(seen, start, _more_workers(start, most_workers), patience=2)
+        best = _up(seen, start, _more_workers(start, most_workers))
         if best == start:
             best = _down(seen, start)
-        _up(seen, best, _more_prefetch(best), patience=1)
+        _up(seen, best, _more_prefetch(best))
     except TimeUp:
         pass  # what was tried until now is what is known
     if not tried:
@@ -178,8 +177,8 @@ def _more_prefetch(start: Setting) -> Iterator[Setting]:
         yield setting
 
 
-def _up(rate: Rate, start: Setting, steps: Iterator[Setting], *, patience: int) -> Setting:
-    """The best of the steps, until so many in a row brought nothing."""
+def _up(rate: Rate, start: Setting, steps: Iterator[Setting]) -> Setting:
+    """The best of the steps, until two in a row brought nothing: one may have been unlucky."""
     best, misses = start, 0
     reached = rate(start)
     for setting in steps:
@@ -188,7 +187,7 @@ def _up(rate: Rate, start: Setting, steps: Iterator[Setting], *, patience: int) 
             best, reached, misses = setting, value, 0
         else:
             misses += 1
-        if misses == patience:
+        if misses == 2:
             break
     return best
 
@@ -221,7 +220,8 @@ class _Search:
     warmup: float = 0.0
     """Seconds before that."""
     _inputs: Inputs | None = None
-    _slowest: float = 0.0
+    _spent: float = 0.0
+    """On trials, all together."""
 
     def __post_init__(self) -> None:
         self.began = self.clock()
@@ -234,15 +234,16 @@ class _Search:
 
     def rate(self, setting: Setting) -> float:
         """Of one trial; leaves time for the trials that compare the end with the beginning."""
-        if self.trials and self._left() < (2 * _LEAST_ROUNDS + 1) * self._slowest:
+        if self.trials and not self._has_time_for(2 * _LEAST_ROUNDS + 1):
             raise TimeUp
         return self._run(setting).rows_per_second
 
     def gain(self, found: Setting, before: Setting) -> Estimate:
-        """How many times as fast ``found`` is, in turns: three at least, whatever time is left."""
+        """How many times as fast ``found`` is, in as many turns as there is time for, within
+        bounds. Their number is not up to what they give, or chance would have more than one go."""
         pairs: list[tuple[float, float]] = []
         for i in range(_MOST_ROUNDS):
-            if i >= _LEAST_ROUNDS and self._left() < 2 * self._slowest:
+            if i >= _LEAST_ROUNDS and not self._has_time_for(2):
                 break
             order = (found, before) if i % 2 else (before, found)
             rates = {setting: self._run(setting).rows_per_second for setting in order}
@@ -250,8 +251,9 @@ class _Search:
         a, b = zip(*pairs, strict=True)
         return ratio(a, b, paired=True)
 
-    def _left(self) -> float:
-        return self.seconds - (self.clock() - self.began)
+    def _has_time_for(self, trials: int) -> bool:
+        left = self.seconds - (self.clock() - self.began)
+        return left >= trials * self._spent / len(self.trials)
 
     def _run(self, setting: Setting) -> Run:
         began = self.clock()
@@ -264,7 +266,7 @@ class _Search:
             seconds=self.window,
         )
         run = self.runner.measure(order)
-        self._slowest = max(self._slowest, self.clock() - began)
+        self._spent += self.clock() - began
         trial = Trial(setting, run)
         self.trials.append(trial)
         self.tell(trial)
