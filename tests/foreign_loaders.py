@@ -60,7 +60,7 @@ class Leaking(Sleepy):
     kept: list[bytes] = []
 
     def __getitem__(self, i: int) -> torch.Tensor:
-        self.kept.append(bytes(1 << 18))
+        self.kept.append(b"x" * (1 << 18))
         return super().__getitem__(i)
 
 

@@ -63,13 +63,13 @@ def test_a_lock_that_a_fork_took_along_is_told_from_a_dataset_that_hangs() -> No
 
 
 def test_memory_that_a_dataset_keeps_is_seen_to_grow() -> None:
-    found = examined("leaking", seconds=0.6)
+    found = examined("leaking", seconds=0.5)
     assert found.cause == "memory"
     assert "in an epoch" in found.sentence and "and their size with it" in found.evidence[-1]
 
 
 def test_pages_that_forked_workers_copy_are_told_from_a_leak() -> None:
-    found = examined("copying", seconds=0.6)
+    found = examined("copying", seconds=0.5)
     assert found.cause == "memory"
     assert "copy what they share" in found.sentence and "NumPy or Arrow" in found.advice
 

@@ -24,7 +24,7 @@ def examine(
     *,
     steps: int = 50,
     step_seconds: float | None = None,
-    seconds: float = 2.0,
+    seconds: float = 1.0,
     repeats: int = 3,
     patience: float = 30.0,
     vary: Collection[Factor] = FACTORS,

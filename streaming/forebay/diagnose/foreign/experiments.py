@@ -15,6 +15,7 @@ from typing import Any
 from forebay.cpus import cpu_share
 from forebay.diagnose.foreign.child import Description, Failure
 from forebay.diagnose.foreign.laboratory import Laboratory
+from forebay.diagnose.foreign.memory import growth_of
 from forebay.diagnose.foreign.setting import FACTORS, Factor, Setting
 from forebay.diagnose.foreign.window import Request, Window
 from forebay.statistics import Estimate, ratio
@@ -26,10 +27,12 @@ _MOST_WORKERS, _PER_CPU = 64, 8
 _FED, _FED_BY_PLENTY, _PLENTY = 0.05, 0.1, 1.25
 _BUSY = 0.7
 _MANY_CPUS = 1.2
-_MOST_CANDIDATES, _MOST_REPEATS = 4, 3
+_MOST_CANDIDATES, _MOST_REPEATS, _STEP_REPEATS = 2, 3, 3
+_OF_THE_BEST = 0.25
+"""A candidate that gains less than this share of what the best one gains is not measured again."""
 SURE = 1.05
 """That it is at least so many times as fast must be certain to 95 %."""
-_MEMORY_LONGER = 3.0
+_MEMORY_LONGER, _MEMORY_AGAIN = 4.0, 2.0
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
 ONE_THREAD = "OMP_NUM_THREADS=1"
 
@@ -40,7 +43,7 @@ class Plan:
 
     steps: int = 50
     """Batches in a stretch that is measured, if there is time for them."""
-    seconds: float = 2.0
+    seconds: float = 1.0
     """How long such a stretch is, about."""
     repeats: int = 3
     """How often the candidates are measured in turns, at least; up to three times as often while
@@ -130,10 +133,12 @@ class Seen:
         """How many times as many steps with ``pin_memory``."""
         return _gain([b for _, b in self.pinned], [a for a, _ in self.pinned])
 
-    def undecided(self, setting: Setting) -> bool:
-        """Whether it looks faster, and more measurements may show it."""
-        gain = self.gain(setting)
-        return gain is not None and gain.value >= WORTH and gain.low <= SURE
+    @property
+    def undecided(self) -> bool:
+        """Whether the setting that looks the fastest may be shown to be, by more measurements."""
+        gains = [gain for s in self.turns if (gain := self.gain(s)) is not None]
+        best = max(gains, key=lambda g: g.value, default=None)
+        return best is not None and best.value >= WORTH and best.low <= SURE
 
     @property
     def present(self) -> Window:
@@ -182,7 +187,7 @@ class _Experiments:
             for setting in self._settings(described):
                 self._first_look(setting)
             self._in_turns(described.setting)
-        self._watch_memory(described.setting)
+        self._watch_memory(described)
         return seen
 
     def _settings(self, described: Description) -> Iterator[Setting]:
@@ -237,7 +242,7 @@ class _Experiments:
             return
         seen.turns = {setting: [] for setting in candidates}
         for turn in range(repeats * _MOST_REPEATS):
-            if turn >= repeats and not any(map(seen.undecided, seen.turns)):
+            if turn >= repeats and not seen.undecided:
                 return
             self._tell(f"{len(candidates)} settings in turns, {turn + 1}")
             self._turn(base, one_thread)
@@ -258,8 +263,10 @@ class _Experiments:
             seen.one_thread += [single] if isinstance(single, Window) else []
 
     def _candidates(self, base: Setting) -> list[Setting]:
-        rates = {s: self._rate(s) for s in self._seen.looks}
-        better = [s for s, rate in rates.items() if rate > self._rate(base) * WORTH]
+        rates, present = {s: self._rate(s) for s in self._seen.looks}, self._rate(base)
+        most = max(rates.values(), default=0.0)
+        least = max(present * WORTH, present + (most - present) * _OF_THE_BEST)
+        better = [s for s, rate in rates.items() if rate > least]
         better.sort(key=lambda s: -rates[s])
         if better and (fewest := self._fewest_workers(base, better)) is not None:
             better = [s for s in better if s.num_workers == base.num_workers or s == fewest]
@@ -303,7 +310,8 @@ class _Experiments:
             seen.ceiling = ceiling if isinstance(ceiling, float) else None
         if seen.ceiling is not None:
             self._tell("the loader as it is, with the training step")
-            looks = [self._look(described.setting, step=True) for _ in range(plan.repeats)]
+            repeats = min(plan.repeats, _STEP_REPEATS)
+            looks = [self._look(described.setting, step=True) for _ in range(repeats)]
             seen.stepped = [look for look in looks if isinstance(look, Window)]
         if described.cuda and described.has_step and not described.rebuilds and not seen.fed:
             self._try_pinning(described.setting)
@@ -333,10 +341,15 @@ class _Experiments:
         window = self._lab.window(self._request(setting, digests=2 * max(setting.num_workers, 1)))
         return window.digests if isinstance(window, Window) else None
 
-    def _watch_memory(self, base: Setting) -> None:
+    def _watch_memory(self, described: Description) -> None:
+        """If it grows, whether it still does when it is watched for longer."""
         self._tell("memory over a longer stretch")
-        longer = self._plan.seconds * _MEMORY_LONGER
-        window = self._look(base, memory=True, seconds=longer)
+        seconds = self._plan.seconds * _MEMORY_LONGER
+        window = self._look(described.setting, memory=True, seconds=seconds)
+        if isinstance(window, Window) and growth_of(window, described.length) is not None:
+            self._tell("it grows: memory over a stretch that is longer still")
+            seconds *= _MEMORY_AGAIN
+            window = self._look(described.setting, memory=True, seconds=seconds)
         self._seen.memory = window if isinstance(window, Window) else None
 
     def _find_way_out(self, base: Setting) -> None:

@@ -24,7 +24,7 @@ def judge(seen: Seen) -> ForeignFindings:
     """The verdict."""
     if not isinstance(seen.base, Window) or seen.description is None:
         return _broken(seen)
-    growth = growth_of(seen)
+    growth = growth_of(seen.memory, seen.description.length)
     cause, facts = _verdict(seen, growth)
     sentence, advice = SENTENCES[cause](seen.base, facts, seen)
     return ForeignFindings(

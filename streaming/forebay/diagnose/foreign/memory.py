@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay.diagnose.foreign.experiments import Seen
 from forebay.diagnose.foreign.window import Window
 from forebay.diagnose.memory import grows, slope
 from forebay.statistics import Estimate
 
-_LEAST_BYTES = 1 << 20
-_LEAST_SHARE = 0.01
+_LEAST_COPIED = 1 << 20
+_LEAST_GROWN = 8 << 20
+"""For each process. An allocator takes some MiB in the first hundreds of batches, and no more."""
 _WARM_UP = 1 / 3
 
 
@@ -29,10 +29,13 @@ class Growth:
     """Bytes, if it went on like this; None if the length of an epoch is not known."""
 
 
-def growth_of(seen: Seen) -> Growth | None:
-    """None if it was not seen to grow, or by so little that it may well end."""
-    window, description = seen.memory, seen.description
-    if window is None or description is None:
+def growth_of(window: Window | None, epoch: int | None) -> Growth | None:
+    """None if it was not seen to grow, or by so little that it may well end.
+
+    Args:
+        epoch: its length in batches, if that is known.
+    """
+    if window is None:
         return None
     points = window.memory[int(len(window.memory) * _WARM_UP) :]
     private = [(float(p.batches), float(p.private)) for p in points]
@@ -40,13 +43,15 @@ def growth_of(seen: Seen) -> Growth | None:
     if sloped is None or not grows(private):
         return None
     grown = points[-1].private - points[0].private
-    if grown < max(_LEAST_BYTES, _LEAST_SHARE * points[0].private):
+    copies = _of_copies(window, points[-1].rss - points[0].rss, grown)
+    processes = max(window.setting.num_workers, 1)
+    if grown < (_LEAST_COPIED if copies else _LEAST_GROWN * processes):
         return None
     return Growth(
         per_batch=sloped,
         batches=points[-1].batches - points[0].batches,
-        of_copies=_of_copies(window, points[-1].rss - points[0].rss, grown),
-        per_epoch=None if description.length is None else sloped.value * description.length,
+        of_copies=copies,
+        per_epoch=None if epoch is None else sloped.value * epoch,
     )
 
 

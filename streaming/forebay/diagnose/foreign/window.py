@@ -55,7 +55,8 @@ class MemoryPoint:
 
     batches: int
     private: int
-    """Of the workers together, or without workers of the process: what is theirs alone."""
+    """Of the workers together, or without workers of the process: what is theirs alone, without
+    the batches that they hand over in shared memory."""
     rss: int
     """Of the same: all their pages."""
 
@@ -261,8 +262,8 @@ class _Meter:
         self.points.append(
             MemoryPoint(
                 batches=batches,
-                private=sum(m.private for m in seen),
-                rss=sum(m.rss for m in seen),
+                private=sum(m.private - m.shared for m in seen),
+                rss=sum(m.rss - m.shared for m in seen),
             )
         )
 
