@@ -123,6 +123,18 @@ def test_the_peak_is_seen_and_of_what_kind_it_was() -> None:
     assert peak.pss - last.pss > 60 * MIB
 
 
+def test_what_an_allocator_takes_is_no_growth_and_a_leak_is() -> None:
+    kept: list[bytes] = []
+    for kib, leaks in ((100, False), (4000, True)):
+        with MemoryWatch(every=0.01) as watch:
+            while len(watch.samples()) < 40:
+                kept.append(b"x" * (kib << 10))
+                seen = len(watch.samples())
+                while len(watch.samples()) == seen:
+                    time.sleep(0.002)
+        assert watch.grows() == leaks
+
+
 def test_growth_is_told_from_noise_and_from_a_single_jump() -> None:
     rng = np.random.default_rng(0)
     noise = rng.normal(0, 5, 60)

@@ -27,6 +27,7 @@ _WARM_UP = 1 / 3
 _PER_MINUTE = 60.0
 _SIGMAS_95 = 1.96
 _LOW = 0.1
+_LEAST_BYTES, _LEAST_SHARE = 16 << 20, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,12 @@ class MemoryWatch:
         return slope([(s.at / _PER_MINUTE, of(s.memory)) for s in settled(self._samples)])
 
     def grows(self) -> bool:
-        """Whether ``pss`` was shown to grow all the time, not once."""
-        return grows([(s.at, s.memory.pss) for s in settled(self._samples)])
+        """Whether ``pss`` was shown to grow all the time, not once, and by more than allocators
+        take as they warm up."""
+        pss = [(s.at, s.memory.pss) for s in settled(self._samples)]
+        if not grows(pss):
+            return False
+        return pss[-1][1] - pss[0][1] >= max(_LEAST_BYTES, _LEAST_SHARE * pss[0][1])
 
     def _run(self) -> None:
         pause, every = 0.0, self._every

@@ -69,7 +69,7 @@ def _no_better(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str,
 
 def _workers(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
     return (
-        f"Too few workers: {_gains(facts)}.",
+        f"Too few workers; {_gains(facts)}.",
         f"Set {facts['said']}{_enough(base, facts, seen)}.",
     )
 
@@ -84,7 +84,7 @@ def _handover(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, 
         )
         then = "make batches larger (whole batches from the dataset, batch_size=None), or"
     return (
-        f"Workers cost more than they give, as {why}: {_gains(facts)}.",
+        f"Workers cost more than they give, as {why}; {_gains(facts)}.",
         f"{then[0].upper()}{then[1:]} set {facts['said']}.",
     )
 
@@ -92,39 +92,39 @@ def _handover(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, 
 def _restart(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
     each = f"takes {base.restart_seconds / base.epochs:.2g} s" if base.epochs else "takes long"
     return (
-        f"Workers are started anew with each epoch, which {each}: {_gains(facts)}.",
+        f"Workers are started anew with each epoch, which {each}; {_gains(facts)}.",
         f"Set {facts['said']}; state that a dataset keeps then lives on from epoch to epoch.",
     )
 
 
 def _order(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
     return (
-        f"Slow batches hold up those that are ready behind them: {_gains(facts)}.",
+        f"Slow batches hold up those that are ready behind them; {_gains(facts)}.",
         f"Set {facts['said']} if the order of batches need not be the same in each run.",
     )
 
 
 def _prefetch(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
     return (
-        f"Workers stop before a slow batch is over, for want of room: {_gains(facts)}.",
+        f"Workers stop before a slow batch is over, for want of room; {_gains(facts)}.",
         f"Set {facts['said']}; it takes so many times the shared memory.",
     )
 
 
 def _start_method(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
-    return f"Workers started another way are faster: {_gains(facts)}.", f"Set {facts['said']}."
+    return f"Workers started another way are faster; {_gains(facts)}.", f"Set {facts['said']}."
 
 
 def _pinning(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
     return (
-        f"Batches are copied to the GPU from memory that is not pinned: {_gains(facts)}.",
+        f"Batches are copied to the GPU from memory that is not pinned; {_gains(facts)}.",
         "Set pin_memory=True, and copy with non_blocking=True.",
     )
 
 
 def _threads(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
     return (
-        f"Workers take the CPUs from each other, as each computes on several: {_gains(facts)}.",
+        f"Workers take the CPUs from each other, as each computes on several; {_gains(facts)}.",
         "Set OMP_NUM_THREADS=1 in the environment (also MKL_ and OPENBLAS_NUM_THREADS, and "
         "cv2.setNumThreads(0) in worker_init_fn).",
     )
