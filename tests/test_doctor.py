@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -304,6 +305,19 @@ def test_an_error_of_the_training_function_is_its_own(shop: Workshop) -> None:
     done = shop.forebay("doctor", shop.write("t.yaml", SLOW))
     assert done.code == 1
     assert "the training function raised ZeroDivisionError" in done.err
+
+
+def test_ctrl_c_ends_it_without_a_trace_if_nothing_was_measured_yet(shop: Workshop) -> None:
+    shop.write("mod.py", TRAINER.replace("for batch in loader:", "for batch in begun(loader):"))
+    with (shop.folder / "mod.py").open("a") as f:
+        f.write("def begun(loader):\n    open('begun', 'w').close()\n    yield from loader\n")
+    file = shop.write("t.yaml", SLOW)
+    with shop.start("doctor", file, "--steps", 1000) as process:
+        while not (shop.folder / "begun").exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err.strip()) == (130, "", "error: interrupted")
 
 
 def test_the_verdict_on_a_job_by_its_state_file(shop: Workshop) -> None:

@@ -23,6 +23,7 @@ from forebay.diagnose.doctor import TrainingFailed, examine
 from forebay.diagnose.environment import environment
 from forebay.diagnose.foreign import examine as examine_loader
 from forebay.diagnose.memory import MemoryWatch
+from forebay.diagnose.patient import NothingMeasured
 from forebay.diagnose.phases import Schedule
 from forebay.diagnose.profile import StepProfiler
 from forebay.diagnose.written import Findings, verdict_into, verdict_json, verdict_lines
@@ -32,7 +33,7 @@ from forebay.observe.snapshot import Snapshot
 from forebay.observe.verdict import Verdict, judge
 from forebay.report import Report
 from forebay.topology import Topology
-from forebay.training import Stopper
+from forebay.training import Stop, Stopper
 
 FOUND = 8
 """The exit code with --strict where something else than the trainer is the limit."""
@@ -123,6 +124,10 @@ def _examined(
             diagnosis = examine(loaded, schedule, stopper, profiler=profiler)
         except TrainingFailed as e:
             raise UserCodeError(str(e)) from e.__cause__
+        except (Stop, NothingMeasured):
+            if stopper.signal is None:
+                raise
+            raise KeyboardInterrupt from None  # before anything could be told
     findings = Findings(
         diagnosis=diagnosis,
         environment=environment(loaded),
