@@ -233,6 +233,11 @@ def test_a_backlog_that_will_be_gone_is_told_as_a_guess() -> None:
     assert not verdict(shares={"starved": 0.0}, come=1000.0).guess
 
 
+def test_a_rush_at_the_start_is_no_queue() -> None:
+    history = [seen(float(s), shares=WAITS, queued=500 * (s < 6)) for s in range(1, 31)]
+    assert judge(history).cause == "source"
+
+
 def test_stages_that_wait_and_stages_that_lack_cpus_get_different_advice() -> None:
     waits = verdict(shares=WAITS, **BUSY, process={"cpu_seconds": 0.2, "cpu_wait_seconds": 0.0})
     used = verdict(shares=WAITS, **BUSY, process={"cpu_seconds": 1.9})

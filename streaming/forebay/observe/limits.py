@@ -113,7 +113,7 @@ def of_stages(w: Window) -> Limit:
     stage = max(busy, key=lambda k: busy[k])
     evidence = [
         f"the {pool.workers:.0f} workers of pool {name!r} are busy {percent(pool.busy)} of the "
-        f"time, and {pool.queued:.1f} slices wait for one",
+        f"time, and {pool.queued:.0f} slices wait for one",
         *(f"stage {k!r} keeps {n:.1f} of them busy" for k, n in busy.items()),
         *_of_workers(w, pool),
     ]

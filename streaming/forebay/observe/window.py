@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from forebay.observe.snapshot import Snapshot, SplitSeen
 
@@ -22,7 +22,7 @@ class PoolIn:
     busy: float
     """Share of the workers' time, 0 to 1."""
     queued: float
-    """Slices that waited for a worker, on average."""
+    """Slices that waited for a worker most of the time: the median, as a moment's rush is none."""
     cpu: float | None
     """Of the busy time, what was CPU time: 0 to 1; None if it is not known."""
     most: int | None
@@ -57,7 +57,7 @@ class Window:
     full: float
     """How full the bound on bytes in flight was."""
     unread: float | None
-    """Offsets up to the ends that were not read yet, on average; of all splits."""
+    """Offsets up to the ends that were not read yet, of all splits; the median."""
     behind: int | None
     """Offsets up to the ends that were not delivered, now."""
     arrived: float | None
@@ -134,7 +134,7 @@ def between(all_: Sequence[Snapshot]) -> Window:
         },
         ready=fmean(s.buffer.ready_batches / max(s.buffer.prefetch, 1) for s in all_),
         full=fmean(s.buffer.bytes_in_flight / max(s.buffer.max_bytes, 1) for s in all_),
-        unread=_mean(all_, lambda s: _sum([x.lag_fetched for x in s.splits.values()])),
+        unread=_median([_sum([x.lag_fetched for x in s.splits.values()]) for s in all_]),
         behind=_sum([x.lag_records for x in last.splits.values()]),
         arrived=_grown(first, last, span, lambda s: s.end),
         taken=_grown(first, last, span, lambda s: s.position),
@@ -183,7 +183,7 @@ def _pools(first: Snapshot, last: Snapshot, all_: Sequence[Snapshot]) -> dict[st
         pools[name] = PoolIn(
             workers=workers,
             busy=_share(busy, span * max(workers, 1.0)),
-            queued=fmean(p.queued_slices for p in seen),
+            queued=median(p.queued_slices for p in seen),
             cpu=cpu,
             most=pool.most,
         )
@@ -216,3 +216,8 @@ def _sum(values: Sequence[int | None]) -> int | None:
 def _mean(all_: Sequence[Snapshot], of: Callable[[Snapshot], float | None]) -> float | None:
     known = [v for s in all_ if (v := of(s)) is not None]
     return fmean(known) if known else None
+
+
+def _median(values: Sequence[int | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return median(known) if known else None
