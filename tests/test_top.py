@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -112,6 +113,18 @@ def test_a_token_comes_from_the_environment_and_is_kept_out_of_messages(
         monkeypatch.setenv("CLICKS_TOKEN", token)
         assert invoke(["top", target, "--once"]) == OK
     assert token not in "".join(capsys.readouterr())
+
+
+def test_it_goes_on_until_it_is_interrupted_which_is_no_error() -> None:
+    with served(history(40, starved=0.4)) as job:
+        command = [sys.executable, "-m", "forebay.cli", "top", job.url, "--interval", "0.2"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for _ in range(2):
+                assert any(b"waits for data 40 %" in line for line in process.stdout)
+            process.send_signal(signal.SIGINT)
+            process.stdout.read()
+            assert process.wait(SECONDS) == OK
 
 
 def test_a_dashboard_shows_a_job_of_another_process_and_ends_in_order() -> None:

@@ -46,7 +46,7 @@ def top(
         _print(options, board, rank)
         return
     with board, suppress(KeyboardInterrupt):
-        if options.json:
+        if options.json or not Console().is_terminal:
             while True:
                 time.sleep(interval)
                 _print(options, board, rank)
@@ -68,7 +68,7 @@ def _print(options: Options, board: Board, rank: str | None) -> None:
 
 
 def _live(board: Board, rank: str | None, interval: float) -> None:
-    with Live(drawn(_now(board), rank), screen=Console().is_terminal, auto_refresh=False) as live:
+    with Live(drawn(_now(board), rank), screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(interval)
             live.update(drawn(_now(board), rank), refresh=True)

@@ -237,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(400, "since must be seconds since the epoch")
             return
         found = [_thinned(h, since) for h in self.server.board.histories()]
-        self._send(msgspec.json.encode({"histories": found}), _JSON)
+        self._send(_histories(found), _JSON)
 
     def _events(self) -> None:
         """Send the newest picture each second until the client is gone, or the server ends.
@@ -318,6 +318,12 @@ def _state(board: Board) -> dict[str, Any]:
         if h
     ]
     return {"at": time.time(), "ranks": ranks, "targets": msgspec.to_builtins(board.targets())}
+
+
+def _histories(found: Sequence[Sequence[Snapshot]]) -> bytes:
+    # A snapshot at a time: the encoder holds the interpreter's lock, which the trainer needs.
+    each = (b"[" + b",".join(map(msgspec.json.encode, h)) + b"]" for h in found)
+    return b'{"histories":[' + b",".join(each) + b"]}"
 
 
 def _thinned(history: Sequence[Snapshot], since: float) -> list[Snapshot]:
