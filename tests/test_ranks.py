@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +97,11 @@ class Bucket:
 
 
 def test_communication_that_backward_hides_does_not_count(one_rank: None) -> None:
-    time, told = TurnableClock(), HostClock()
-    hook = _HostHook(told, dist.group.WORLD, time)
-    hook.reduce(Bucket(last=False)).wait()
-    time.turn(1.0)  # backward goes on
-    hook.reduce(Bucket(last=True)).wait()
-    assert told._communicated == 0.0
+    told, each_look_a_second_later = HostClock(), count().__next__
+    hook = _HostHook(told, dist.group.WORLD, each_look_a_second_later)
+    for last in (False, False, True):
+        hook.reduce(Bucket(last)).wait()
+    assert told._communicated == 1.0
 
 
 class Reducing(FakeTimeline):
@@ -216,13 +217,14 @@ def test_a_store_that_is_gone_ends_the_telling_and_nothing_else(
     store = _dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ours = _dist.TCPStore("127.0.0.1", store.port, wait_for_workers=False)
     loader = Pipeline(MemorySource({"a": list(range(9))})).batch(1).loader()
-    monitor = Monitor(loader, interval=60.0, ranks=StoreRanks(ours, 0, 2), gpus=False)
-    with monitor, loader:
-        for _ in loader:
-            pass
+    ranks = StoreRanks(ours, 0, 2)
+    with Monitor(loader, interval=0.05, ranks=ranks, gpus=False) as monitor, loader:
         del store
-    assert monitor.history()[-1].ranks == ()
-    assert "do not hear of each other any more" in caplog.text
+        while "do not hear of each other any more" not in caplog.text:
+            time.sleep(0.01)
+        assert len(list(loader)) == 9
+    assert monitor.history()[-1].batches == 9
+    assert ranks.exchange(busy(ended="done")) == ()  # to end after the store is no trouble
 
 
 def test_what_was_told_by_a_job_that_is_over_is_not_heard(

@@ -7,6 +7,7 @@ rank writes what it knows under its own key, reads what is there, and waits for 
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from forebay.observe.monitor import Exchange
 from forebay.observe.points import WINDOW_SECONDS, before, shares
 from forebay.observe.snapshot import RankSeen, Snapshot
 
+_log = logging.getLogger("forebay.observe")
 _dist: Any = dist  # parts of it have no types
 _GONE = b"gone"
 _STORE_SECONDS = timedelta(seconds=5)
@@ -139,9 +141,11 @@ class StoreRanks:
         self._mine = self._shares(snapshot) or self._mine
         self._history.append(snapshot)
         now = self._clock()
-        if now >= self._next or snapshot.ended is not None:
+        if snapshot.ended is not None:
+            self._leave()
+        elif now >= self._next:
             self._next = now + self._period
-            self._tell(snapshot)
+            self._tell()
             self._listen(now)
         seen = [self._mine, *self._told(now)]
         return tuple(sorted((r for r in seen if r is not None), key=lambda r: r.rank))
@@ -161,11 +165,15 @@ class StoreRanks:
             at=snapshot.at,
         )
 
-    def _tell(self, snapshot: Snapshot) -> None:
-        if snapshot.ended is not None:
-            self._store.set(str(self._rank), _GONE)
-        elif self._mine is not None:
+    def _tell(self) -> None:
+        if self._mine is not None:
             self._store.set(str(self._rank), msgspec.json.encode(self._mine))
+
+    def _leave(self) -> None:
+        try:
+            self._store.set(str(self._rank), _GONE)
+        except RuntimeError as e:  # the rank that keeps the store has ended before this one
+            _log.debug("the other ranks were not told of the end: %s", e)
 
     def _listen(self, now: float) -> None:
         """Ask only for what is there: to ask for more is to wait for it."""
