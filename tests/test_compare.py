@@ -54,6 +54,11 @@ def rounded(columns):
 def hasty(columns):
     return columns["value"] % 100 != 42
 
+def picky(row):
+    if row["value"] == 7:
+        raise ValueError("an unlucky one")
+    return row
+
 def bad(columns):
     raise MemoryError("no room")
 
@@ -194,14 +199,14 @@ def test_a_part_of_a_mix_is_that_of_every_member() -> None:
 
 def test_every_run_reads_the_records_that_the_first_one_read(shop: Workshop) -> None:
     runner = Here()
-    results = compared(
-        shop, "batches: 20\nrepeats: 2\nvary: {batch: [7], loader.workers: [4]}", runner
-    )
+    what = "batches: 20\nrepeats: 2\nvary: {batch: [7], source.start: [50]}"
+    results = compared(shop, what, runner)
     assert len(runner.orders) == 6
     assert all(o.inputs is results.inputs for o in runner.orders)
     assert results.inputs.rows == sum((results.inputs.stops or {}).values()) == 200
     assert {run.rows for o in results.outcomes for run in o.runs["drain"]} == {200}
     assert len({run.ids for o in results.outcomes for run in o.runs["drain"]}) == 1
+    assert all(o.difference is not None and o.difference.same for o in results.outcomes)
 
 
 # -- right and wrong ----------------------------------------------------------------------------
@@ -246,11 +251,12 @@ def test_rows_from_elsewhere_are_compared_by_a_column(shop: Workshop) -> None:
 
 
 def test_nothing_is_written_but_the_report(shop: Workshop) -> None:
-    shop.write("clicks.yaml", TOPOLOGY + "train: work:train\n")
+    picky = TOPOLOGY.replace("map: work:steady\n    form: numpy", "map: work:picky\n    per: row")
+    shop.write("clicks.yaml", picky + "train: work:train\n")
     before = names_in(shop.folder)
-    results = compared(shop, "batches: 10\nrepeats: 1\nvary: {loader.workers: [1]}")
+    results = compared(shop, "batches: 20\nrepeats: 1\nvary: {loader.workers: [1]}")
     assert names_in(shop.folder) == {*before, "matrix.yaml", "rows"}
-    assert [len(o.runs["train"]) for o in results.outcomes] == [1, 1]
+    assert [o.runs["drain"][0].dead_letters for o in results.outcomes] == [1, 1]
     assert all(0 <= (o.runs["train"][0].starved or 0) <= 1 for o in results.outcomes)
 
 
@@ -293,21 +299,20 @@ def test_rows_are_the_same_in_any_order_and_in_any_batches(tmp_path: Path) -> No
 # -- what is said -------------------------------------------------------------------------------
 
 
-def results_of(tmp_path: Path, trains: bool = False, **speeds: Sequence[float]) -> Results:
+def results_of(shop: Workshop, trains: bool = False, **speeds: Sequence[float]) -> Results:
     """Results as if variants had run so fast; ``baseline`` among them."""
-    (tmp_path / "matrix.yaml").write_text("topology: clicks.yaml\n")
-    (tmp_path / "clicks.yaml").write_text(TOPOLOGY.replace("work:steady", "math:sqrt"))
+    shop.write("matrix.yaml", "topology: clicks.yaml\n")
     mode: Mode = "train" if trains else "drain"
-    settings = Settings(topology=tmp_path / "clicks.yaml")
+    settings = Settings(topology=shop.folder / "clicks.yaml")
     outcomes = [
         Outcome(Variant(name=name), {mode: [_run(mode, v) for v in values]})
         for name, values in speeds.items()
     ]
     matrix = Matrix(
-        file=tmp_path / "matrix.yaml",
+        file=shop.folder / "matrix.yaml",
         settings=settings,
         variants=tuple(o.variant for o in outcomes),
-        baseline=load(tmp_path / "clicks.yaml"),
+        baseline=load(shop.folder / "clicks.yaml"),
     )
     inputs = Inputs(rows=2000, start={}, stops={"a": 2000})
     return Results(matrix=matrix, inputs=inputs, outcomes=tuple(outcomes), seconds=1.0)
@@ -325,12 +330,12 @@ def _run(mode: Mode, speed: float) -> Run:
     )
 
 
-def test_equal_variants_are_seldom_told_to_differ(tmp_path: Path) -> None:
+def test_equal_variants_are_seldom_told_to_differ(shop: Workshop) -> None:
     rng = np.random.default_rng(5)
     said = [
         verdicts(
             results_of(
-                tmp_path,
+                shop,
                 baseline=rng.normal(1000, 100, 5).tolist(),
                 same=rng.normal(1000, 100, 5).tolist(),
             )
@@ -340,10 +345,10 @@ def test_equal_variants_are_seldom_told_to_differ(tmp_path: Path) -> None:
     assert said.count("no difference shown") >= 54
 
 
-def test_a_difference_that_nobody_needs_is_none(tmp_path: Path) -> None:
+def test_a_difference_that_nobody_needs_is_none(shop: Workshop) -> None:
     base = [1000.0, 1010.0, 990.0, 1005.0, 1000.0]
     results = results_of(
-        tmp_path,
+        shop,
         baseline=base,
         hardly=[1.01 * v for v in base],
         better=[1.2 * v for v in base],
@@ -357,15 +362,15 @@ def test_a_difference_that_nobody_needs_is_none(tmp_path: Path) -> None:
     }
 
 
-def test_one_run_shows_nothing(tmp_path: Path) -> None:
-    results = results_of(tmp_path, baseline=[1000.0], fast=[9000.0])
+def test_one_run_shows_nothing(shop: Workshop) -> None:
+    results = results_of(shop, baseline=[1000.0], fast=[9000.0])
     assert judge(results)[1].judgement == "no difference shown"
     assert "too few rounds to know the noise" in judge(results)[1].why
 
 
-def test_a_better_variant_comes_with_when_to_keep_it_and_when_to_go_back(tmp_path: Path) -> None:
+def test_a_better_variant_comes_with_when_to_keep_it_and_when_to_go_back(shop: Workshop) -> None:
     base = [1000.0, 1010.0, 990.0, 1005.0, 1000.0]
-    judged = judge(results_of(tmp_path, True, baseline=base, fast=[2 * v for v in base]))
+    judged = judge(results_of(shop, True, baseline=base, fast=[2 * v for v in base]))
     keep, back, _ = rollout(judged[1], judged[0])
     assert (
         "for 30 min it trains at least 1,980 rows/s" in keep and "starvation is at most 25%" in keep
@@ -375,12 +380,12 @@ def test_a_better_variant_comes_with_when_to_keep_it_and_when_to_go_back(tmp_pat
 
 
 def test_the_folder_holds_the_report_every_run_and_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: Workshop,
 ) -> None:
-    results = results_of(tmp_path, baseline=[1000.0, 1010.0], odd=[1000.0, 1100.0])
+    results = results_of(shop, baseline=[1000.0, 1010.0], odd=[1000.0, 1100.0])
     results.outcomes[1].failure = "login with hunter22 was refused"
     object.__setattr__(results.matrix, "secrets", frozenset({"hunter22"}))
-    page = save(results, judge(results), environment(), tmp_path / "out")
+    page = save(results, judge(results), environment(), shop.folder / "out")
     assert {"report.md", "report.html", "results.json", "runs", "matrix.yaml", "topology.yaml"} <= {
         p.name for p in page.parent.iterdir()
     }
