@@ -14,7 +14,16 @@ from tests.cli_support import Workshop, workshop_at
 
 from forebay.compare.measuring import measure, scout
 from forebay.compare.orders import Inputs, Order, Run
-from forebay.compare.tuning import Setting, TimeUp, Tuned, climb, setting_of, tune
+from forebay.compare.tuning import (
+    Setting,
+    TimeUp,
+    Tuned,
+    cheapest,
+    climb,
+    finalists,
+    setting_of,
+    tune,
+)
 from forebay.errors import ConfigError
 from forebay.topology import load
 
@@ -45,13 +54,17 @@ def test_the_climb_comes_close_to_the_best_of_all(name: str, start: Setting) -> 
     surface = SURFACES[name]
     for seed in range(20):
         noise = np.random.default_rng(seed)
-        found = climb(lambda s, n=noise: surface(s) * n.normal(1, 0.01), start, 32)  # type: ignore[misc]
+        tried = climb(lambda s, n=noise: surface(s) * n.normal(1, 0.01), start, 32)  # type: ignore[misc]
+        found = cheapest(tried)
         assert surface(found) >= 0.9 * max(map(surface, GRID)), (start, found)
 
 
 def test_of_settings_that_are_as_fast_the_cheapest_is_taken() -> None:
-    assert climb(SURFACES["workers help up to eight"], Setting(2, 2), 64) == Setting(8, 2)
-    assert climb(SURFACES["the trainer is the limit"], Setting(16, 2), 64) == Setting(1, 2)
+    def found(name: str, start: Setting) -> Setting:
+        return cheapest(climb(SURFACES[name], start, 64))
+
+    assert found("workers help up to eight", Setting(2, 2)) == Setting(8, 2)
+    assert found("the trainer is the limit", Setting(16, 2)) == Setting(1, 2)
 
 
 def test_no_more_workers_are_tried_than_allowed() -> None:
@@ -61,7 +74,7 @@ def test_no_more_workers_are_tried_than_allowed() -> None:
         tried.append(s)
         return 100.0 * s.workers
 
-    assert climb(rate, Setting(2, 1), 5) == Setting(5, 1)
+    assert cheapest(climb(rate, Setting(2, 1), 5)) == Setting(5, 1)
     assert max(tried).workers == 5
 
 
@@ -73,7 +86,20 @@ def test_a_climb_without_time_left_gives_the_best_until_then() -> None:
             raise TimeUp
         return 100.0 * s.workers
 
-    assert climb(rate, Setting(1, 1), 64) == Setting(2, 1)
+    assert climb(rate, Setting(1, 1), 64) == {Setting(1, 1): 100.0, Setting(2, 1): 200.0}
+
+
+def test_those_that_one_run_cannot_tell_apart_go_into_the_turns() -> None:
+    tried = {
+        Setting(1, 1): 100.0,
+        Setting(4, 1): 700.0,
+        Setting(8, 1): 990.0,
+        Setting(8, 2): 1000.0,
+        Setting(8, 4): 900.0,
+        Setting(16, 1): 860.0,
+    }
+    assert finalists(tried, Setting(1, 1)) == [Setting(8, 1), Setting(8, 2), Setting(8, 4)]
+    assert finalists({Setting(4, 2): 100.0}, Setting(4, 2)) == []
 
 
 # -- on topologies ------------------------------------------------------------------------------

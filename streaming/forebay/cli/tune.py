@@ -22,9 +22,9 @@ from forebay.statistics import shown
 @click.option(
     "--seconds",
     type=click.FloatRange(10),
-    default=60.0,
+    default=50.0,
     show_default=True,
-    help="About how long to search.",
+    help="How long to search, about.",
 )
 @click.option("--drain", is_flag=True, help="Leave the training function out.")
 @click.option(

@@ -1,14 +1,16 @@
 """The search for workers and prefetch: a climb from what the topology has, by short runs.
 
-Both change how fast rows come, and nothing about the rows. Where the climb ended is run in turns
-with where it began, so that only a gain beyond the noise is claimed.
+Both change how fast rows come, and nothing about the rows. The best of the climb are run in turns
+with where it began, so that chance does not choose, and only a gain beyond the noise is claimed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import NamedTuple, Protocol, TypeAlias
 
 from forebay.compare.orders import Inputs, Mode, Order, Run
@@ -19,11 +21,11 @@ from forebay.topology.engines import DEFAULT
 
 GAIN = 0.05
 """A step of the climb must bring so much more, as a share."""
-_AS_GOOD = 0.97
-_MOST_PREFETCH, _MOST_ROUNDS, _LEAST_ROUNDS = 16, 8, 3
+_AS_GOOD, _IN_REACH = 0.97, 0.85
+_MOST_PREFETCH, _MOST_ROUNDS, _LEAST_ROUNDS, _FINALISTS = 16, 8, 3, 3
 # A climb and its rounds are seldom more trials than this. Of the time of each, this part is timed
 # and this part is warm-up; opening and closing take the rest.
-_TRIALS, _TIMED, _WARMUP = 20, 0.6, 0.2
+_TRIALS, _TIMED, _WARMUP = 22, 0.6, 0.2
 _SHORTEST, _LONGEST, _LONGEST_WARMUP = 0.3, 5.0, 0.5
 
 
@@ -80,11 +82,11 @@ class Tuned:
     mode: Mode
     before: Setting
     chosen: Setting
-    """As cheap as one that is as fast as the best; ``before`` if none was shown to be faster."""
+    """``found``, or ``before`` if that was not shown to be faster."""
     found: Setting
-    """Where the climb ended."""
+    """The cheapest that is as good as the best."""
     gain: Estimate | None
-    """How many times as fast ``found`` is; None: it is ``before``."""
+    """How many times as fast ``found`` is as ``before``; None: it is that."""
     trials: tuple[Trial, ...]
     seconds: float
 
@@ -105,7 +107,7 @@ def tune(
     tell: Callable[[Trial], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Tuned:
-    """Search for about so many seconds.
+    """Search for about so many seconds; a round that has begun is ended.
 
     Args:
         before: what the topology has.
@@ -123,8 +125,10 @@ def tune(
         )
     mode: Mode = "drain" if drain or topology.train is None else "train"
     search = _Search(topology.file, mode, runner, seconds, tell, clock)
-    found = climb(search.rate, before, most_workers)
-    gain = None if found == before else search.gain(found, before)
+    tried = climb(search.rate, before, most_workers)
+    turns = search.turns(finalists(tried, before), before)
+    found = cheapest({s: median(rates) for s, rates in turns.items()}) if turns else before
+    gain = None if found == before else ratio(turns[found], turns[before], paired=True)
     shown = gain is not None and gain.low > 1 and gain.value >= 1 + GAIN
     return Tuned(
         mode=mode,
@@ -137,8 +141,8 @@ def tune(
     )
 
 
-def climb(rate: Rate, start: Setting, most_workers: int) -> Setting:
-    """The cheapest setting that was tried and is as good as the best that was.
+def climb(rate: Rate, start: Setting, most_workers: int) -> dict[Setting, float]:
+    """The settings that were tried, and what they gave.
 
     Workers are doubled for as long as it helps, and one time more; where it does not help at all
     they are halved for as long as it does not hurt. Then prefetch is doubled, in the same way.
@@ -150,17 +154,27 @@ def climb(rate: Rate, start: Setting, most_workers: int) -> Setting:
             tried[setting] = rate(setting)
         return tried[setting]
 
-    try:
+    with suppress(TimeUp):  # what was tried until then is what is known
         best = _up(seen, start, _more_workers(start, most_workers))
         if best == start:
             best = _down(seen, start)
         _up(seen, best, _more_prefetch(best))
-    except TimeUp:
-        pass  # what was tried until now is what is known
-    if not tried:
-        return start
-    enough = _AS_GOOD * max(tried.values())
-    return min(setting for setting, value in tried.items() if value >= enough)
+    return tried
+
+
+def cheapest(rates: Mapping[Setting, float]) -> Setting:
+    """The cheapest that is as good as the best."""
+    enough = _AS_GOOD * max(rates.values())
+    return min(setting for setting, rate in rates.items() if rate >= enough)
+
+
+def finalists(tried: Mapping[Setting, float], before: Setting) -> list[Setting]:
+    """Those that may be the best, by one short run of each, or as good and cheaper."""
+    within = _IN_REACH * max(tried.values(), default=0.0)
+    near = sorted(s for s, rate in tried.items() if rate >= within and s != before)
+    chosen = cheapest(tried) if tried else before
+    best = sorted(near, key=lambda s: (s != chosen, -tried[s]))
+    return best[:_FINALISTS]
 
 
 def _more_workers(start: Setting, most: int) -> Iterator[Setting]:
@@ -234,22 +248,25 @@ class _Search:
 
     def rate(self, setting: Setting) -> float:
         """Of one trial; leaves time for the trials that compare the end with the beginning."""
-        if self.trials and not self._has_time_for(2 * _LEAST_ROUNDS + 1):
+        if self.trials and not self._has_time_for(_LEAST_ROUNDS * (_FINALISTS + 1) + 1):
             raise TimeUp
         return self._run(setting).rows_per_second
 
-    def gain(self, found: Setting, before: Setting) -> Estimate:
-        """How many times as fast ``found`` is, in as many turns as there is time for, within
-        bounds. Their number is not up to what they give, or chance would have more than one go."""
-        pairs: list[tuple[float, float]] = []
-        for i in range(_MOST_ROUNDS):
-            if i >= _LEAST_ROUNDS and not self._has_time_for(2):
+    def turns(self, others: Sequence[Setting], before: Setting) -> dict[Setting, list[float]]:
+        """The rates of all of them, round by round; nothing if there are no others.
+
+        There are as many rounds as there is time for, within bounds. Their number is not up to
+        what they give, or chance would have more than one go.
+        """
+        rates: dict[Setting, list[float]] = {s: [] for s in (before, *others)} if others else {}
+        contenders = list(rates)
+        for i in range(_MOST_ROUNDS if others else 0):
+            if i >= _LEAST_ROUNDS and not self._has_time_for(len(contenders)):
                 break
-            order = (found, before) if i % 2 else (before, found)
-            rates = {setting: self._run(setting).rows_per_second for setting in order}
-            pairs.append((rates[found], rates[before]))
-        a, b = zip(*pairs, strict=True)
-        return ratio(a, b, paired=True)
+            at = i % len(contenders)
+            for setting in [*contenders[at:], *contenders[:at]]:
+                rates[setting].append(self._run(setting).rows_per_second)
+        return rates
 
     def _has_time_for(self, trials: int) -> bool:
         left = self.seconds - (self.clock() - self.began)
