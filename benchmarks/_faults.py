@@ -378,6 +378,7 @@ def _of_sources() -> Sequence[Case]:
             cause="source",
             says="reading",
             shares=truth(source=35, compute=20),
+            times=2.0,
         ),
         Case(
             name="a topic with nothing more in it",
@@ -392,6 +393,7 @@ def _of_sources() -> Sequence[Case]:
             topology=topology(step(20), source=one, order="deterministic"),
             cause="source",
             shares=truth(source=40, compute=20),
+            times=2.0,
         ),
     ]
 

@@ -412,6 +412,17 @@ def test_noise_makes_no_share_negative_and_one_odd_round_none_large() -> None:
     assert min(shares.values()) >= 0.0
 
 
+def test_what_the_rounds_do_not_agree_on_is_not_shown() -> None:
+    def waits(*milliseconds: float) -> float:
+        each = [zip(KINDS, (ms, 50.0, 50.0, 50.0), strict=True) for ms in milliseconds]
+        phases = [phase(kind, i, ms) for i, times in enumerate(each) for kind, ms in times]
+        return measured(phases, {}).shown(DATA)
+
+    assert waits(100, 100, 100, 100, 100) == pytest.approx(0.5)
+    assert waits(100, 50, 100, 50, 100) == 0.0
+    assert waits(100) == pytest.approx(0.5), "one round alone is believed"
+
+
 def test_a_round_that_is_not_whole_does_not_count() -> None:
     with pytest.raises(TooShort):
         measured([phase("full", 0, 50.0), phase("frozen", 0, 40.0)], {})

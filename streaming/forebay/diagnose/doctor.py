@@ -15,7 +15,7 @@ from typing import Any
 
 from forebay import checkpoint
 from forebay.checkpoint import save_torch
-from forebay.diagnose.experiments import DATA, Measured, measured
+from forebay.diagnose.experiments import DATA, Measured, Part, measured
 from forebay.diagnose.patient import NothingMeasured, Patient
 from forebay.diagnose.phases import DoctorsLoader, Phase, Schedule
 from forebay.diagnose.profile import StepProfiler
@@ -36,6 +36,13 @@ from forebay.topology import Topology
 from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
 
 _WATCH_SECONDS = 0.1
+_LOSSES: Mapping[str, tuple[Part, ...]] = {
+    "starved": DATA,
+    "copy": ("copy",),
+    "communication": ("communication",),
+    "host": ("host",),
+    "pause": ("pause",),
+}
 
 
 class TrainingFailed(Exception):
@@ -194,12 +201,12 @@ def _parted(paused: Mapping[str, float], share: float) -> dict[str, float]:
 
 
 def _verdict(patient: Patient, m: Measured, w: Window) -> Verdict:
-    losses = {k: m.shares[k] for k in ("copy", "communication", "host", "pause")}
-    losses["starved"] = m.starved
     if patient.topology.train is None:
         return _drained(m, w)
+    losses = {loss: sum(m.shares[part] for part in parts) for loss, parts in _LOSSES.items()}
     loss = max(losses, key=lambda k: losses[k])
-    if losses[loss] < WORTH:
+    # A machine that stutters makes any part look long in one round; in all of them it does not.
+    if losses[loss] < WORTH or m.shown(_LOSSES[loss]) < WORTH / 2:
         return _with_experiments(told(w, "compute", losses[loss]), m)
     if loss == "starved":
         return _with_experiments(starved(w, m.starved, _limit(m, w)), m)

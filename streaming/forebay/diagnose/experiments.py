@@ -41,11 +41,19 @@ class Measured:
     """Of a step of the whole pipeline, pauses included; they add up to 1."""
     intervals: Mapping[Part, Estimate]
     """The same, each by itself over the rounds: how far to trust it."""
+    each: Sequence[Mapping[Part, float]] = ()
+    """The same, of each round."""
 
     @property
     def starved(self) -> float:
         """The share in which the trainer waits for data."""
         return sum(self.shares[part] for part in DATA)
+
+    def shown(self, parts: Sequence[Part]) -> float:
+        """What these parts take at least, together, as far as the rounds agree."""
+        sums = [sum(shares[part] for part in parts) for shares in self.each]
+        found = estimate(sums)
+        return found.low if found.known else found.value
 
 
 class TooShort(ValueError):
@@ -74,6 +82,7 @@ def measured(phases: Sequence[Phase], paused: Mapping[str, float]) -> Measured:
         per_step={k: estimate([r[k].per_step for r in rounds]) for k in KINDS},
         shares=_shares(_Times.middle(times), pause),
         intervals={part: estimate([s[part] for s in each]) for part in PARTS},
+        each=tuple(each),
     )
 
 

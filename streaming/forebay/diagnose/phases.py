@@ -244,7 +244,7 @@ class DoctorsLoader(TrainingLoader):
     def _unmeasured(self, supply: Supply) -> Iterator[Batch]:
         """The first steps of a phase, in which what is kept ready is filled up or used up."""
         until = time.monotonic() + self._schedule.patience / 3
-        for _ in range(self.options.prefetch + 2):
+        for _ in range(2 * self.options.prefetch + 2):
             yield supply.next()
             self._device.pace()
             if time.monotonic() >= until:
