@@ -112,6 +112,14 @@ def test_the_setting_with_the_fewest_changes_is_advised_of_those_that_are_as_fas
     assert found.arguments == {"num_workers": 8}
 
 
+def test_what_feeds_the_step_is_enough_though_more_would_be_faster() -> None:
+    both = PRESENT.with_(num_workers=16, in_order=False)
+    measured = turns((400.0, 410.0, 390.0), in_order=False)
+    measured |= {both: [window(r, both) for r in (900.0, 910.0, 890.0)]}
+    assert judge(seen(step=0.004, turns=measured)).arguments == {"in_order": False}
+    assert judge(seen(step=0.001, turns=measured)).arguments == both.changes(PRESENT)
+
+
 def test_large_batches_and_tiny_ones_are_handed_over_at_a_loss_for_different_reasons() -> None:
     without = turns(FASTER, num_workers=0)
     tiny = judge(seen(step=0.001, turns=without))

@@ -114,15 +114,19 @@ def _broken(seen: Seen) -> ForeignFindings:
 
 
 def _best(seen: Seen) -> tuple[Setting, Estimate] | None:
-    """The setting with the fewest changes among those that are about the fastest, if any is."""
+    """The setting with the fewest changes among those that feed the step or are about the fastest;
+    None if none was shown to be faster."""
     present = seen.present.setting
     gains = {s: gain for s in seen.turns if (gain := seen.gain(s)) is not None}
     shown = {s: g for s, g in gains.items() if g.value >= WORTH and g.low > SURE}
     if not shown:
         return None
     fastest = max(g.value for g in shown.values())
-    near = [s for s, g in shown.items() if g.value >= _AS_GOOD * fastest]
-    best = min(near, key=lambda s: (len(s.changes(present)), -shown[s].value))
+    rate = seen.present.rate
+    enough = [
+        s for s, g in shown.items() if g.value >= _AS_GOOD * fastest or seen.feeds(g.value * rate)
+    ]
+    best = min(enough, key=lambda s: (len(s.changes(present)), -shown[s].value))
     return best, shown[best]
 
 
