@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -166,6 +165,11 @@ def focused(browser: Chrome) -> WebElement:
     return browser.switch_to.active_element
 
 
+def leave(browser: Chrome) -> None:
+    """Close the page before its server: it would ask on, and the browser tell of each refusal."""
+    browser.get("about:blank")
+
+
 def test_a_verdict_is_given_with_its_shares(browser: Chrome, job: str) -> None:
     opened(browser, job)
     until(browser, lambda: "%" in text(browser, "#verdict-legend"))
@@ -307,16 +311,17 @@ def test_nothing_moves_for_who_wants_no_motion(browser: Chrome, big: str) -> Non
 
 
 def test_what_is_not_known_is_a_dash(browser: Chrome) -> None:
-    with fresh([snapshot(1, began=time.time() - 1, splits=0)]) as server:
+    with Server(board([snapshot(1, began=time.time() - 1, splits=0)]), port=0) as server:
         opened(browser, server.url)
         assert all_of(browser, "#tiles .big") == ["–"] * 5 + ["0"]  # noqa: RUF001
+        leave(browser)
 
 
 def test_a_lost_connection_is_said_and_comes_back_by_itself(
     browser: Chrome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = time.time() - 60
-    with fresh(history(60, began=began)) as server:
+    with Server(board(history(60, began=began)), port=0) as server:
         opened(browser, server.url)
         assert text(browser, "#status") == "live"
         monkeypatch.setattr(serving, "SECONDS_BETWEEN_EVENTS", 600)
@@ -332,12 +337,12 @@ def test_a_lost_connection_is_said_and_comes_back_by_itself(
         until(browser, lambda: "77,000 in all" in text(browser, "#tiles"))
         assert text(browser, "#status") == "live"
         assert not css(browser, "#banner").is_displayed()
-    browser.get("about:blank")
+        leave(browser)
     messages(browser)  # of the time in which nobody answered
 
 
 def test_a_job_that_is_gone_is_shown_as_it_was_last(browser: Chrome) -> None:
-    with fresh(history(60, began=time.time() - 60)) as gone:
+    with Server(board(history(60, began=time.time() - 60)), port=0) as gone:
         followed = follow([gone.url])
         followed.refresh()
     followed.refresh()
@@ -347,34 +352,30 @@ def test_a_job_that_is_gone_is_shown_as_it_was_last(browser: Chrome) -> None:
         assert "not reached: " in text(browser, "#banner-words")
         assert text(browser, "#banner-age").startswith("Last heard ")
         assert "60,000 in all" in text(browser, "#tiles")
+        leave(browser)
 
 
 def test_the_end_of_the_run_is_said(browser: Chrome) -> None:
     seen = history(60, began=time.time() - 60)
-    with fresh(seen) as server:
+    with Server(board(seen), port=0) as server:
         opened(browser, server.url)
         seen.append(replace(seen[-1], at=seen[-1].at + 1, ended="failed"))
     until(browser, lambda: text(browser, "#status") == "ended: failed")
     assert "The run ended (failed)" in text(browser, "#banner")
-    browser.get("about:blank")
+    leave(browser)
     messages(browser)  # the page went on asking
 
 
 def test_a_token_opens_the_page_once_and_leaves_the_address(browser: Chrome) -> None:
-    with fresh(history(60, began=time.time() - 60), token=TOKEN) as server:
+    seen = history(60, began=time.time() - 60)
+    with Server(board(seen), port=0, token=TOKEN) as server:
         browser.get(server.url)
         assert "a token is needed" in text(browser, "body")
         messages(browser)  # of that refusal
         opened(browser, f"{server.url}?token={TOKEN}")
         assert browser.current_url == server.url
         assert TOKEN not in str(browser.execute_script("return document.cookie"))
-
-
-@contextmanager
-def fresh(seen: list[Snapshot], **more: Any) -> Iterator[Server]:
-    """A server of one rank."""
-    with Server(board(seen), port=0, **more) as server:
-        yield server
+        leave(browser)
 
 
 REPEATED_IDS = """
