@@ -259,10 +259,10 @@ TRAINER = """
         for batch in loader:
             time.sleep(0.005)
 """
-SLOW = """
-    source: {type: memory, data: {a: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]}}
+SLOW = f"""
+    source: {{type: memory, data: {{a: {list(range(1000))}}}}}
     batch: 4
-    stages: [{map: "mod:slow", name: jpeg}]
+    stages: [{{map: "mod:slow", name: jpeg}}]
     train: mod:train
 """
 

@@ -270,6 +270,11 @@ def test_a_topic_that_never_had_anything_is_told_after_a_while() -> None:
     assert "the producer is the limit" in found.sentence
 
 
+def test_a_table_that_is_read_again_and_again_has_no_producer() -> None:
+    history = [seen(float(s), shares=WAITS, lag=20, passes=s // 10) for s in range(1, 31)]
+    assert "reading the source is the limit" in judge(history).sentence
+
+
 def test_a_run_that_ended_is_summed_up() -> None:
     history = [seen(float(s), shares=WAITS) for s in range(1, 31)]
     found = judge([*history, replace(history[-1], ended="failed")])

@@ -201,31 +201,32 @@ def _parted(paused: Mapping[str, float], share: float) -> dict[str, float]:
 
 
 def _verdict(patient: Patient, m: Measured, w: Window) -> Verdict:
+    grows = not patient.pipeline.source.bounded
     if patient.topology.train is None:
-        return _drained(m, w)
+        return _drained(m, w, grows=grows)
     losses = {loss: sum(m.shares[part] for part in parts) for loss, parts in _LOSSES.items()}
     loss = max(losses, key=lambda k: losses[k])
     # A machine that stutters makes any part look long in one round; in all of them it does not.
     if losses[loss] < WORTH or m.shown(_LOSSES[loss]) < WORTH / 2:
         return _with_experiments(told(w, "compute", losses[loss]), m)
     if loss == "starved":
-        return _with_experiments(starved(w, m.starved, _limit(m, w)), m)
+        return _with_experiments(starved(w, m.starved, _limit(m, w, grows=grows)), m)
     return _with_experiments(told(w, loss, losses[loss]), m)
 
 
-def _limit(m: Measured, w: Window) -> Limit:
+def _limit(m: Measured, w: Window, *, grows: bool) -> Limit:
     """Why data is late, by what the experiments say it waits for most."""
     most = max(DATA, key=lambda part: m.shares[part])
     if most == "handover":
         return of_handover(w)
     # Where the lock or the CPUs are what all wait for, reading waits for them as stages do.
     if not w.pools or (most == "source" and not all_workers_busy(w)):
-        return of_source(w)
+        return of_source(w, grows=grows)
     return of_stages(w)
 
 
-def _drained(m: Measured, w: Window) -> Verdict:
-    limit = _limit(m, w)
+def _drained(m: Measured, w: Window, *, grows: bool) -> Verdict:
+    limit = _limit(m, w, grows=grows)
     verdict = Verdict(
         cause="draining",
         sentence=f"Nobody trains: {w.rows:,.0f} rows a second are drained; {limit.because}.",

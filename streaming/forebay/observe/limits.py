@@ -192,8 +192,8 @@ def _blocked(w: Window, pool: PoolIn) -> Limit:
     )
 
 
-def of_source(w: Window) -> Limit:
-    """The source is the limit: reading it, or that there is no more."""
+def of_source(w: Window, *, grows: bool = True) -> Limit:
+    """The source is the limit: reading it, or if it ``grows``, that there is no more yet."""
     idle = (
         [
             f"the workers of pool {k!r} are idle {percent(1 - p.busy)} of the time"
@@ -202,7 +202,7 @@ def of_source(w: Window) -> Limit:
         if w.stages
         else []
     )
-    if _nothing_left(w):
+    if grows and _nothing_left(w):
         rate = "" if w.arrived is None else f", {w.arrived:,.0f} new records a second come"
         return Limit(
             cause="source",
@@ -223,6 +223,8 @@ def of_source(w: Window) -> Limit:
 
 def _nothing_left(w: Window) -> bool:
     """Whether the source was read to its end all the time, but for what just came."""
+    if w.last.passes != w.first.passes:
+        return False  # it has an end, and is read again and again
     batch = w.last.rows / w.last.batches if w.last.batches else 1.0
     if w.unread is not None:
         return w.unread <= max(batch, w.arrived or 0.0)
