@@ -26,7 +26,7 @@ import msgspec
 from forebay.errors import ConfigError
 from forebay.observe.access import Access
 from forebay.observe.board import Board
-from forebay.observe.feed import Feed
+from forebay.observe.events import Events
 from forebay.observe.prometheus import exposition
 from forebay.observe.snapshot import Snapshot
 from forebay.observe.verdict import judge
@@ -126,7 +126,7 @@ class _Http(ThreadingHTTPServer):
 
     def __init__(self, host: str, port: int, board: Board, access: Access) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.board, self.access, self.feed = board, access, Feed(board)
+        self.board, self.access, self.events = board, access, Events(board)
         self.assets = _assets()
         self.stopping = threading.Event()
         self._lock = threading.Lock()
@@ -247,8 +247,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._head(200, "text/event-stream", length=None)
         last, ends = self.headers.get("Last-Event-ID"), False
         while True:
-            self.server.feed.look(max_age=0.0 if ends else SECONDS_BETWEEN_EVENTS / 2)
-            last, events = self.server.feed.events(last)
+            self.server.events.look(max_age=0.0 if ends else SECONDS_BETWEEN_EVENTS / 2)
+            last, events = self.server.events.since(last)
             try:
                 self.wfile.write(events)
             except OSError:  # gone, or too slow

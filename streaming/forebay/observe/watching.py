@@ -1,6 +1,6 @@
 """Watching a loader in one line: a monitor, and all that its settings ask for.
 
-with watch(loader, listen=":8420", tensorboard="runs/1") as watching:
+with watch(loader, listen=":9464", tensorboard="runs/1") as watching:
     print(watching.url)
     for batch in loader: ...
 """

@@ -32,7 +32,7 @@ class _Numbered:
     point: Point
 
 
-class Feed:
+class Events:
     """Looks at a board when asked to, and remembers the points. Any thread.
 
     Args:
@@ -60,7 +60,7 @@ class Feed:
                 self._encoded = msgspec.json.encode(self._picture)
             return self._picture
 
-    def events(self, last_id: str | None) -> tuple[str, bytes]:
+    def since(self, last_id: str | None) -> tuple[str, bytes]:
         """What a viewer is to get who has got all up to the event ``last_id``, and its new id.
 
         With None, or an id of another server, that is everything.
