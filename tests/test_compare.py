@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from forebay.compare.worker import RunFailed, Worker
 from forebay.diagnose.environment import environment
 from forebay.errors import ConfigError, ForebayError
 from forebay.mixing import mix
+from forebay.observe.memory import family
 from forebay.testing import MemorySource
 from forebay.topology import TopologyError, load
 
@@ -122,6 +125,9 @@ def verdicts(results: Results) -> dict[str, str]:
     return {j.name: j.judgement for j in judge(results)}
 
 
+DOCS = Path(__file__).parents[1] / "docs" / "compare.md"
+
+
 # -- the matrix ---------------------------------------------------------------------------------
 
 
@@ -142,6 +148,16 @@ def test_a_matrix_varies_one_key_at_a_time_and_leaves_out_what_the_file_says(
         "batch = 20",
     ]
     assert matrix.same == ("loader.workers = 2",)
+
+
+def test_the_matrix_of_the_docs_is_one(shop: Workshop) -> None:
+    kafka = '{type: kafka, topics: clicks, config: {"bootstrap.servers": "localhost:9092"}}'
+    text = f"source: {kafka}\nstages: [{{map: work:steady}}]\nbatch: 256\nloader: {{prefetch: 2}}\n"
+    shop.write("clicks.yaml", text)
+    shop.write("my_training.py", "def faster(columns): return columns\n")
+    for block in re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.S):
+        shop.write("matrix.yaml", block.replace("loader.engine: [ray]", "loader.engine: [threads]"))
+        assert len(read_matrix("matrix.yaml").variants) > 1
 
 
 def test_what_is_wrong_is_told_with_its_line_in_the_matrix(shop: Workshop) -> None:
@@ -411,6 +427,26 @@ def test_a_run_that_takes_its_process_down_or_never_ends_is_a_failure(shop: Work
         worker.timeout = 1
         with pytest.raises(RunFailed, match="stopped after 1 seconds"):
             worker.measure(order("stuck"))
+
+
+def test_a_command_that_is_killed_leaves_no_run_behind(shop: Workshop) -> None:
+    shop.write("clicks.yaml", TOPOLOGY.replace("work:steady", "work:stuck"))
+    shop.write("matrix.yaml", "topology: clicks.yaml\nvary: {batch: [20]}\n")
+    command = shop.start("compare", "matrix.yaml")
+    with command:
+        assert command.stdout is not None
+        while "reading" not in command.stdout.readline():
+            assert command.poll() is None
+        while len(runs := family(command.pid)[1:]) < 1:
+            time.sleep(0.01)
+        command.kill()
+    while any(Path(f"/proc/{pid}/cmdline").exists() and _runs(pid) for pid in runs):
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is more than an entry that nobody has asked for yet."""
+    return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def test_the_command_compares_in_fresh_processes_and_says_where_the_report_is(

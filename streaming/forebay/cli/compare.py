@@ -57,7 +57,8 @@ def _say_what_begins(options: Options, matrix: Matrix) -> None:
     modes = 2 if matrix.trains else 1
     runs = len(matrix.variants) * matrix.settings.repeats * modes
     n = len(matrix.variants) - 1
-    text = f"{n} variants of {matrix.settings.topology} and the baseline: {runs} runs"
+    variants = "1 variant" if n == 1 else f"{n} variants"
+    text = f"{variants} of {matrix.settings.topology} and the baseline: {runs} runs"
     options.emit({"event": "started", "variants": n, "runs": runs}, text)
     for name in matrix.same:
         options.emit({"event": "same", "variant": name}, f"{name} is what the file says: left out")

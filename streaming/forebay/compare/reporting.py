@@ -96,10 +96,11 @@ def summary(results: Results, judged: Sequence[Judged]) -> str:
     failed = [j.name for j in judged if j.judgement == "failed"]
     found += [f"failed: {', '.join(failed)}"] if failed else []
     told = "; ".join(found) if found else "no variant was shown to differ from the baseline"
-    n, rows = len(judged) - 1, results.inputs.rows
+    n, rounds = len(judged) - 1, results.matrix.settings.repeats
     return (
         f"{told[0].upper()}{told[1:]}. {n} {'variant' if n == 1 else 'variants'} against the "
-        f"baseline, {results.matrix.settings.repeats} rounds of {rows:,} rows each."
+        f"baseline, {rounds} {'round' if rounds == 1 else 'rounds'} of {results.inputs.rows:,} "
+        "rows each."
     )
 
 
