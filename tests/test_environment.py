@@ -122,6 +122,7 @@ def test_limits_of_a_cgroup_are_those_of_the_tightest_above(tmp_path: Path) -> N
     proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
     write(proc / "self/cgroup", "0::/pod/job\n")
     write(proc / "meminfo", "MemTotal: 2048 kB\nMemAvailable: 1024 kB\n")
+    write(cgroup / "memory.max", "9000\n")
     write(cgroup / "pod/memory.max", "5000\n")
     write(cgroup / "pod/memory.current", "4000\n")
     write(cgroup / "pod/job/memory.max", "max\n")
