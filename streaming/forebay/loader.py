@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 import weakref
-import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,38 +13,31 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
-import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
-from forebay.autoscale import Autoscaling, DecisionLog, Taken
-from forebay.batcher import Batching, Group, Origins, groups
-from forebay.columns import Columns, as_numpy, joined, map_columns
-from forebay.cudaclock import cuda_clock, cuda_uuid
-from forebay.deadletter import BudgetMeter, ErrorBudget, Letter, Sink, kind_of
-from forebay.engine import Feed, Plan, PoolStats, StageStats
-from forebay.errors import ConfigError, ErrorBudgetExceeded, ProcessError, StateError
-from forebay.histogram import FRESHNESS_BOUNDS, STEP_BOUNDS, Durations
-from forebay.intake import Intake, Slices
-from forebay.merge import Merge
-from forebay.mixing import Mix, mix_in
+from forebay.autoscale import DecisionLog, Taken
+from forebay.batcher import Batching
+from forebay.counts import Counts
+from forebay.cudaclock import cuda_clock
+from forebay.deadletter import ErrorBudget, Letter, Sink
+from forebay.engine import Plan, PoolStats
+from forebay.errors import ConfigError, ProcessError, StateError
 from forebay.options import LoaderOptions, LoaderStats, SplitStats, StateOf, check_rank
-from forebay.prefetch import Prefetcher, Ready
+from forebay.prefetch import Ready
 from forebay.recording import RecordedSource
-from forebay.rng import RowRandom, Run
-from forebay.scaling import Scaling, behind
-from forebay.shuffle import Shuffle, supplies
-from forebay.slice import Slice
-from forebay.source import Owns, Source, Split
+from forebay.rng import Run
+from forebay.scaling import behind
+from forebay.session import Session, based, is_cuda
+from forebay.shuffle import Shuffle
+from forebay.source import Owns, Source, Split, added
 from forebay.stage import BatchFn, Stage
 from forebay.state import Position, State
 from forebay.stepclock import HostClock, StepClock
-from forebay.supply import Failures, Ledger, Progress, Supply
-from forebay.tensors import Batch, to_batch
+from forebay.supply import Failures, Progress
+from forebay.tensors import Batch
 
 _log = logging.getLogger("forebay")
-_LAST_LETTERS, _MOST_KINDS = 20, 50
 
 Step: TypeAlias = Callable[[State], State]
 """How a delivery changes the state."""
@@ -76,10 +67,10 @@ class Loader(IterableDataset[Batch]):
         self._sink, self._budget = sink, budget or ErrorBudget()
         self._state = State()
         self._uncommitted: deque[list[Step]] = deque()
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._finalizer: weakref.finalize[..., Loader] | None = None
         self._loops = 0
-        self._counts = _Counts(_clock_of(options))
+        self._counts = Counts(_clock_of(options))
         settings = options.autoscaling()
         self._decisions = DecisionLog(settings.keep if settings is not None else 1)
 
@@ -227,7 +218,7 @@ class Loader(IterableDataset[Batch]):
     def reader_counts(self) -> Mapping[str, float]:
         """What the source's reader counts of itself, by name; none before the start. Any thread."""
         session, past = self._session, self._counts.past.reader_counts
-        return past if session is None else _added(past, session.feed.reader_counts())
+        return past if session is None else added(past, session.feed.reader_counts())
 
     @property
     def options(self) -> LoaderOptions:
@@ -287,7 +278,7 @@ class Loader(IterableDataset[Batch]):
         self._counts.count(batch, ready)
         return batch
 
-    def _next_ready(self, session: _Session) -> Ready | None:
+    def _next_ready(self, session: Session) -> Ready | None:
         """The next ready batch, applying the progress that comes without one.
 
         The batch is dropped where it is delivered: an interrupt before that loses no rows.
@@ -311,7 +302,7 @@ class Loader(IterableDataset[Batch]):
         self._counts.clock.copy_ends()
         return copied
 
-    def _end_pass(self, session: _Session) -> None:
+    def _end_pass(self, session: Session) -> None:
         if self._session is not session:
             return  # closed while waiting: this is not the end of the data
         self._stop()
@@ -329,12 +320,12 @@ class Loader(IterableDataset[Batch]):
         if loop == self._loops and self._options.steps_per_epoch is None:
             self._stop()
 
-    def _running(self) -> _Session:
+    def _running(self) -> Session:
         if self._session is None:
             self._uncommitted.clear()
             self._session = self._start()
             self._finalizer = weakref.finalize(self, self._session.close)
-            at = {k: _based(p) for k, p in self._session.feed.positions.items()}
+            at = {k: based(p) for k, p in self._session.feed.positions.items()}
             self._advance(lambda state: replace(state, splits={**state.splits, **at}))
             try:
                 self._session.scale(self._counts, self._decisions)
@@ -343,7 +334,7 @@ class Loader(IterableDataset[Batch]):
                 raise
         return self._session
 
-    def _start(self) -> _Session:
+    def _start(self) -> Session:
         rank, world_size = _rank_of(self._options)
 
         def owns(split: Split) -> bool:
@@ -355,7 +346,7 @@ class Loader(IterableDataset[Batch]):
         if self._state.splits:
             at = ", ".join(f"{k}@{p.low}" for k, p in sorted(self._state.splits.items()))
             _log.info("resumed at %s", at)
-        return _Session(
+        return Session(
             self._options,
             self._plan(owns),
             self._state,
@@ -383,7 +374,11 @@ class Loader(IterableDataset[Batch]):
         session, self._session = self._session, None
         if session is not None:
             if session.is_here:
-                self._counts.past.keep(session)
+                self._counts.past.keep(
+                    session.feed,
+                    source_wait_seconds=session.source_wait_seconds(),
+                    room_wait_seconds=session.prefetcher.waited_for_room_seconds,
+                )
             if self._finalizer is not None:
                 self._finalizer.detach()
             session.close()
@@ -445,240 +440,6 @@ class LoaderIterator(Iterator[Batch]):
             self._loader._abandon(self._loop)
 
 
-class _Session:
-    """Everything that runs between a start and a stop. Knows nothing of the loader, so that a
-    forgotten loader is collected and its session closed."""
-
-    def __init__(
-        self,
-        options: LoaderOptions,
-        plan: Plan,
-        state: State,
-        batching: Batching,
-        shuffle: Shuffle | None,
-        batch_fns: Sequence[BatchFn],
-        budget: ErrorBudget,
-    ) -> None:
-        self._options, self._plan, self._state = options, plan, state
-        self._batching, self._shuffle, self._batch_fns = batching, shuffle, batch_fns
-        self._budget = budget
-        self._pid = os.getpid()
-        self._pin = _is_cuda(options.device)
-        self.feed: Feed = options.chosen_engine().start(plan)
-        self._intake: Intake | None = None
-        self.prefetcher = Prefetcher(self._produce, options.prefetch)
-        self._scaling: Scaling | None = None
-
-    def scale(self, counts: _Counts, log: DecisionLog) -> None:
-        """Begin to size the pools, or at least to record what would be seen, if asked to."""
-        options, settings = self._options, self._options.autoscaling()
-        if settings is None and options.record_trace is not None:
-            settings = Autoscaling(policy="fixed", dry_run=True)
-        if settings is not None:
-            # Where the device itself tells what it starves NVML can only know less.
-            gpu = cuda_uuid() if isinstance(counts.clock, HostClock) else None
-            self._scaling = Scaling(self.feed, self.prefetcher, counts, options, settings, log, gpu)
-
-    def source_wait_seconds(self) -> float:
-        """Time in which making batches waited for finished slices. Any thread."""
-        return 0.0 if self._intake is None else self._intake.waited_seconds
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it runs in this process: a forked child has none of its threads, and locks that
-        nobody will open."""
-        return os.getpid() == self._pid
-
-    def get(self) -> Ready | None:
-        """The next ready batch or progress; None at the end."""
-        if not self.is_here:
-            raise ProcessError(
-                "this loader was started in another process: its threads and clients do not "
-                "survive a fork. Start it in the process that trains, and let processes be made "
-                "with the 'spawn' method."
-            )
-        return self.prefetcher.get()
-
-    def close(self) -> None:
-        """Stop threads and clients; in a forked child there are none."""
-        if not self.is_here:
-            return
-        if threading.current_thread().name.startswith("forebay-"):
-            # The garbage collector runs in any thread: one of ours cannot wait for its own end.
-            threading.Thread(target=self._close, name="close-forebay").start()
-        else:
-            self._close()
-
-    def _close(self) -> None:
-        self.prefetcher.stop()
-        if self._scaling is not None:
-            self._scaling.stop()
-        self.feed.close()
-        self.prefetcher.join()
-        if self._scaling is not None:
-            self._scaling.join()
-
-    def _produce(self, prefetcher: Prefetcher) -> Iterator[Ready]:
-        positions = self.feed.positions
-        meter = BudgetMeter(self._budget)
-        intake = Intake(self.feed, positions, meter, prefetcher.stopping, prefetcher.empty)
-        self._intake = intake
-        ledger = Ledger(
-            {k: _based(p) for k, p in positions.items()},
-            self._state.windows,
-            self._state.open_windows,
-            self._state.mixture,
-        )
-        rows = self._rows(intake, ledger)
-        try:
-            # map keeps no group while the trainer works on it, as a loop variable would
-            yield from map(self._ready, groups(rows, ledger, self._batching))
-        except ErrorBudgetExceeded:
-            if (s := intake.last) is not None:
-                failures = tuple((s.split, f) for f in s.failures)
-                yield Ready(batch=None, progress=None, release=_nothing, failures=failures)
-            raise
-
-    def _rows(self, intake: Intake, ledger: Ledger) -> Iterator[Supply]:
-        """The rows of the intake's slices, in the order that the options ask for."""
-        deterministic = self._options.order == "deterministic"
-        source = mix_in(self._plan.source)
-        slices: Slices = Merge(intake, ledger.splits) if deterministic else intake
-        mix = None
-        if source is not None:
-            mixture = ledger.mixture
-            slices = mix = Mix(intake, source, ledger.splits, mixture, deterministic=deterministic)
-        rows = supplies(
-            slices,
-            ledger,
-            shuffle=self._shuffle,
-            pass_index=self._plan.run.pass_index,
-            max_bytes=self._options.max_bytes,
-            strict=deterministic,
-            reread=None if mix is None else mix.unmixed(),
-        )
-        return rows if mix is None else mix.counted(rows, ledger)
-
-    def _ready(self, group: Group) -> Ready:
-        times = group.event_times() if group.rows else None
-        return Ready(
-            batch=self._batch(group) if group.rows else None,
-            progress=group.progress,
-            release=partial(_release, self.feed, group.finished),
-            failures=group.failures,
-            event_times=None if times is None else np.sort(times) / 1e3,
-            newest={k: t / 1e3 for k, t in group.newest().items()} if group.rows else {},
-        )
-
-    def _batch(self, group: Group) -> Batch:
-        origins, parts = group.origins(), group.columns
-        if self._batch_fns:
-            parts = [self._transformed(parts, origins)]
-        batch = to_batch(parts, group.rows, origins, self._options.ragged)
-        return batch.pin_memory() if self._pin else batch
-
-    def _transformed(self, parts: Sequence[Columns], origins: Origins) -> Columns:
-        columns: Columns = map_columns(joined(parts), as_numpy)
-        splits = np.array([zlib.crc32(name.encode()) for name in origins.splits], np.int64)
-        keys = origins.offsets + (splits[origins.split_index] << 31)
-        for i, fn in enumerate(self._batch_fns):
-            columns = fn(columns, RowRandom(self._plan.run, f"batch/{i}", "", keys))
-        return columns
-
-
-class _Past:
-    """What sessions that ended counted: what goes on counting must not begin at zero again."""
-
-    def __init__(self) -> None:
-        self.source_wait_seconds = self.room_wait_seconds = 0.0
-        self.stages: Mapping[str, StageStats] = {}
-        self.pools: Mapping[str, PoolStats] = {}
-        self.reader_counts: Mapping[str, float] = {}
-        self.ends: Mapping[str, int] = {}
-        self.fetched: Mapping[str, int] = {}
-
-    def keep(self, session: _Session) -> None:
-        """Add what a session counted; it is about to be closed."""
-        feed = session.feed
-        self.stages = self.stages_with(feed.stages())
-        self.pools = self.pools_with(feed.pools())
-        self.fetched = feed.fetched()
-        try:
-            self.ends = feed.ends()
-            self.reader_counts = _added(self.reader_counts, feed.reader_counts())
-        except Exception as e:  # a source that fails must not keep the loader from closing
-            self.ends = {}
-            _log.debug("the source tells nothing of itself any more: %s", e)
-        self.source_wait_seconds += session.source_wait_seconds()
-        self.room_wait_seconds += session.prefetcher.waited_for_room_seconds
-
-    def stages_with(self, now: Mapping[str, StageStats]) -> dict[str, StageStats]:
-        """The stages of all sessions, ``now`` being those of the one that runs."""
-        both = {k: self.stages[k].and_then(s) if k in self.stages else s for k, s in now.items()}
-        return {**self.stages, **both}
-
-    def pools_with(self, now: Mapping[str, PoolStats]) -> dict[str, PoolStats]:
-        """The pools of ``now``, which count on from those of all sessions."""
-        return {k: self.pools[k].and_then(p) if k in self.pools else p for k, p in now.items()}
-
-
-def _added(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
-    return {k: a.get(k, 0.0) + b.get(k, 0.0) for k in {**a, **b}}
-
-
-class _Counts:
-    """What a loader counted; written by the trainer's thread, read by any."""
-
-    def __init__(self, clock: StepClock) -> None:
-        self.batches = self.rows = self.dead_letters = 0
-        self.clock = clock
-        self.past = _Past()
-        self.splits: Mapping[str, Position] = {}
-        self.saved: Mapping[str, Position] = {}
-        self.newest: dict[str, float] = {}
-        self.freshness_seconds: float | None = None
-        self.freshness = Durations(FRESHNESS_BOUNDS)
-        self.step_durations, self.wait_durations = Durations(STEP_BOUNDS), Durations(STEP_BOUNDS)
-        self.letters = self.letters_to_flush = False
-        self.letters_of: dict[tuple[str, str], int] = {}
-        self.last_letters: deque[Letter] = deque(maxlen=_LAST_LETTERS)
-        self._began: float | None = None
-        self._asked = 0.0
-        self._given: float | None = None
-
-    def start(self, now: float) -> None:
-        self._asked = now
-        if self._began is None:
-            self._began = now
-
-    def seconds(self) -> float:
-        return 0.0 if self._began is None else time.monotonic() - self._began
-
-    def count(self, batch: Batch, ready: Ready) -> None:
-        now, times = time.monotonic(), ready.event_times
-        self.batches += 1
-        self.rows += batch.rows
-        self.wait_durations.add(now - self._asked)
-        if self._given is not None:
-            self.step_durations.add(now - self._given)
-        self._given = now
-        self.freshness_seconds = None
-        if times is not None and len(times):
-            seen = time.time()
-            self.freshness.add_since(times, seen)
-            self.freshness_seconds = seen - float(times[len(times) // 2])
-            self.newest.update(ready.newest)
-
-    def bury(self, letters: Sequence[Letter]) -> None:
-        self.dead_letters += len(letters)
-        for letter in letters:
-            key = (letter.failure.stage, kind_of(letter.failure.reason))
-            if key not in self.letters_of and len(self.letters_of) >= _MOST_KINDS:
-                key = (letter.failure.stage, "other")
-            self.letters_of[key] = self.letters_of.get(key, 0) + 1
-        self.last_letters.extend(letters)
-
-
 def _pending(p: Position) -> int:
     return sum(r.stop - r.start for r in p.pending)
 
@@ -710,27 +471,10 @@ def _next_pass(state: State) -> State:
     return State(splits=splits, pass_index=state.pass_index + 1, batches=state.batches)
 
 
-def _based(p: Position) -> Position:
-    return p if p.base is not None else replace(p, base=p.low)
-
-
-def _release(feed: Feed, slices: Sequence[Slice]) -> None:
-    for s in slices:
-        feed.release(s)
-
-
-def _nothing() -> None:
-    """No room to give back."""
-
-
 def _clock_of(options: LoaderOptions) -> StepClock:
     if options.step_clock is not None:
         return options.step_clock()
-    return cuda_clock(options.device) if _is_cuda(options.device) else HostClock()
-
-
-def _is_cuda(device: Any) -> bool:
-    return device is not None and torch.device(device).type == "cuda"
+    return cuda_clock(options.device) if is_cuda(options.device) else HostClock()
 
 
 def _rank_of(options: LoaderOptions) -> tuple[int, int]:
