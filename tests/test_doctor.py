@@ -110,8 +110,9 @@ def test_pauses_are_named() -> None:
     assert "evaluation" in found.verdict.sentence
 
 
-def test_a_drain_has_no_trainer_that_could_starve() -> None:
-    found = examined(training(None, numbers().map(slow)))
+@pytest.mark.parametrize("pipeline", [numbers().map(slow), numbers()], ids=["stages", "none"])
+def test_a_drain_has_no_trainer_that_could_starve(pipeline: Pipeline) -> None:
+    found = examined(training(None, pipeline))
     assert (found.verdict.cause, found.verdict.starved) == ("draining", False)
     assert "Nobody trains" in found.verdict.sentence
 

@@ -220,7 +220,8 @@ def _limit(m: Measured, w: Window, *, grows: bool) -> Limit:
     if most == "handover":
         return of_handover(w)
     # Where the lock or the CPUs are what all wait for, reading waits for them as stages do.
-    if not w.pools or (most == "source" and not all_workers_busy(w)):
+    works = bool(w.stages and w.pools)
+    if not works or (most == "source" and not all_workers_busy(w)):
         return of_source(w, grows=grows)
     return of_stages(w)
 
