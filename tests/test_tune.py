@@ -67,6 +67,12 @@ def test_of_settings_that_are_as_fast_the_cheapest_is_taken() -> None:
     assert found("the trainer is the limit", Setting(16, 2)) == Setting(1, 2)
 
 
+def test_one_unlucky_run_does_not_end_the_climb() -> None:
+    rates = {1: 100.0, 2: 90.0, 4: 400.0, 8: 800.0}
+    tried = climb(lambda s: rates.get(s.workers, 800.0), Setting(1, 1), 16)
+    assert cheapest(tried) == Setting(8, 1)
+
+
 def test_no_more_workers_are_tried_than_allowed() -> None:
     tried: list[Setting] = []
 
