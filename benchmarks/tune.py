@@ -5,7 +5,8 @@ that answers 12 requests at once, 4 ms a row: sleeps, which hold neither the GIL
 that the clock tells the truth on a busy machine, too.
 
 * ``drain``: the pipeline alone. Workers help up to about 12.
-* ``train``: a training step of 12 ms for 16 rows, and rows of which some take 25 times as long.
+* ``train``: a training step of 12 ms for 16 rows on a device that works behind the host, and rows
+  of which some take 25 times as long.
 
 For each, ``forebay tune`` runs as a user would run it. Then every setting of a grid
 (workers 1 to 32, prefetch 1 to 8, by doubling) is timed, and the best three are timed again in
