@@ -13,6 +13,7 @@ from forebay.statistics import Estimate, estimate, ratio, shown
 Judgement: TypeAlias = Literal[
     "baseline", "better", "worse", "no difference shown", "WRONG", "failed"
 ]
+_MODES: tuple[Mode, Mode] = ("drain", "train")
 _FOR_MINUTES, _BACK_MINUTES = 30, 5
 
 
@@ -88,9 +89,6 @@ def _judged(results: Results, outcome: Outcome) -> Judged:
     drain, train = (_figures(results, outcome, mode) for mode in _MODES)
     judgement, why = _verdict(results, outcome, train or drain)
     return Judged(outcome=outcome, judgement=judgement, why=why, drain=drain, train=train)
-
-
-_MODES: tuple[Mode, Mode] = ("drain", "train")
 
 
 def _verdict(results: Results, outcome: Outcome, figures: Figures | None) -> tuple[Judgement, str]:

@@ -16,6 +16,7 @@ from forebay.report import Report, charts
 from forebay.statistics import Estimate, shown
 from forebay.topology import redacted
 
+_LONGEST_CELL = 300
 MODES: Mapping[Mode, str] = {"drain": "reading", "train": "training"}
 
 
@@ -85,7 +86,7 @@ def report(results: Results, judged: Sequence[Judged], environment: Environment)
     _how_to_roll_out(made, judged)
     made.section("How it was measured")
     made.bullets(_method(results))
-    made.table(["where", ""], environment.rows())
+    made.table(["where", ""], [[k, _cut(v)] for k, v in environment.rows()])
     return made
 
 
@@ -206,6 +207,11 @@ def _method(results: Results) -> list[str]:
         *(f"Left out, for it is what the file says: {name}." for name in matrix.same),
         f"It took {results.seconds:,.0f} s.",
     ]
+
+
+def _cut(text: str) -> str:
+    """The beginning of a text that is too long to be read, as that of rows in a topology is."""
+    return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…"
 
 
 def _of(judged: Judged, mode: Mode) -> Figures | None:
