@@ -36,22 +36,24 @@ class Hanging(Sleepy):
 
     def __getitem__(self, i: int) -> torch.Tensor:
         if i == 6:
-            wait_for_ever()
+            time.sleep(3600)
         return super().__getitem__(i)
 
 
-def wait_for_ever() -> None:
-    time.sleep(3600)
-
-
 class Locked(Sleepy):
-    """Takes a lock that another thread of the parent holds while workers are forked."""
+    """One item needs a lock that another thread holds while workers are forked."""
 
     lock = threading.Lock()
 
     def __getitem__(self, i: int) -> torch.Tensor:
-        with self.lock:
-            return super().__getitem__(i)
+        if i == 6:
+            with_lock(self.lock)
+        return super().__getitem__(i)
+
+
+def with_lock(lock: threading.Lock) -> None:
+    lock.acquire()
+    lock.release()
 
 
 class Leaking(Sleepy):
@@ -131,7 +133,7 @@ def restarting() -> DataLoader[Any]:
 
 
 def slow_start(worker_id: int) -> None:
-    time.sleep(0.3)
+    time.sleep(0.15)
 
 
 def copying() -> DataLoader[Any]:
@@ -140,14 +142,14 @@ def copying() -> DataLoader[Any]:
 
 
 def hanging() -> DataLoader[Any]:
-    return DataLoader(Hanging(), batch_size=2, num_workers=2)
+    return DataLoader(Hanging(), batch_size=2)
 
 
 def locked() -> DataLoader[Any]:
     dataset = Locked()
     dataset.lock.acquire()
     threading.Timer(0.2, dataset.lock.release).start()
-    return DataLoader(dataset, batch_size=2, num_workers=1)
+    return DataLoader(dataset, batch_size=2, num_workers=2)
 
 
 def leaking() -> DataLoader[Any]:

@@ -47,35 +47,37 @@ def test_workers_that_start_anew_with_each_epoch_are_found() -> None:
     assert any("Beginning an epoch took" in line for line in found.evidence)
 
 
-def test_a_worker_that_hangs_is_named_with_the_place_where_it_is() -> None:
-    found = examined("hanging", patience=2.0)
+def test_a_worker_that_hangs_is_named_with_its_place_and_whether_the_fork_is_the_reason() -> None:
+    found = examined("locked", patience=3.0)
     assert found.cause == "hang"
-    assert "worker 1" in found.sentence and "in wait_for_ever" in found.sentence
+    assert "worker 1" in found.sentence and "in with_lock" in found.sentence
     assert any("worker 0" in line and "nothing to do" in line for line in found.evidence)
-    assert family(os.getpid()) == [os.getpid()]  # nothing is left of it
-
-
-def test_a_lock_that_a_fork_took_along_is_told_from_a_dataset_that_hangs() -> None:
-    found = examined("locked", patience=2.0)
-    assert found.cause == "hang"
     assert found.arguments == {"multiprocessing_context": "forkserver"}
     assert any("while other threads run" in line for line in found.guesses)
 
 
+def test_a_dataset_that_hangs_by_itself_is_told_as_that_and_nothing_is_left_of_it() -> None:
+    found = examined("hanging", patience=3.0)
+    assert found.cause == "hang" and "the main process" in found.sentence
+    assert "foreign_loaders.py" in found.sentence and "in __getitem__" in found.sentence
+    assert found.arguments == {} and "without workers, too" in found.advice
+    assert family(os.getpid()) == [os.getpid()]
+
+
 def test_memory_that_a_dataset_keeps_is_seen_to_grow() -> None:
-    found = examined("leaking", seconds=0.5)
+    found = examined("leaking", seconds=0.25)
     assert found.cause == "memory"
     assert "in an epoch" in found.sentence and "and their size with it" in found.evidence[-1]
 
 
 def test_pages_that_forked_workers_copy_are_told_from_a_leak() -> None:
-    found = examined("copying", seconds=0.5)
+    found = examined("copying", seconds=0.25)
     assert found.cause == "memory"
     assert "copy what they share" in found.sentence and "NumPy or Arrow" in found.advice
 
 
 def test_workers_that_each_give_all_of_the_data_are_found() -> None:
-    found = examined("same_in_each", vary=("num_workers",))
+    found = examined("same_in_each")
     assert found.cause == "duplicates"
     assert "every record 2 times" in found.sentence
 

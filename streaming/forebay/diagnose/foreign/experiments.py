@@ -353,16 +353,15 @@ class _Experiments:
         self._seen.memory = window if isinstance(window, Window) else None
 
     def _find_way_out(self, base: Setting) -> None:
-        """It fails as it is: does it without workers, and with workers that begin anew?"""
+        """It fails as it is: does it without workers? If so, with workers started another way?"""
         if base.num_workers == 0:
             return
-        methods = [m for m in ("forkserver", "spawn") if m != base.multiprocessing_context]
-        for setting in (
-            base.with_(num_workers=0),
-            *(base.with_(multiprocessing_context=m) for m in methods[:1]),
-        ):
+        other = "forkserver" if base.multiprocessing_context != "forkserver" else "spawn"
+        for setting in (base.with_(num_workers=0), base.with_(multiprocessing_context=other)):
             self._tell(f"it fails as it is; {setting.said(base)}")
             self._seen.ways_out[setting] = self._look(setting)
+            if isinstance(self._seen.ways_out[setting], Failure):
+                return  # the workers are not the reason
 
     def _look(self, setting: Setting, **more: Any) -> Window | Failure:
         return self._lab.window(self._request(setting, **more))

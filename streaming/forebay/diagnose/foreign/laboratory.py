@@ -28,7 +28,7 @@ from forebay.diagnose.foreign.window import CLOSING, Request, Window
 from forebay.observe.memory import family
 
 _POLL_SECONDS = 0.2
-_STILL_AT_WORK = 4.0
+_STILL_AT_WORK = 6.0
 """A loader that computes may be silent so many times longer than one that sleeps, and so may a
 factory, and workers that end."""
 _BUSY = 0.05
