@@ -21,7 +21,7 @@ from forebay.topology.engines import DEFAULT
 
 GAIN = 0.05
 """A step of the climb must bring so much more, as a share."""
-_AS_GOOD, _IN_REACH = 0.97, 0.85
+_AS_GOOD, _IN_REACH = 0.95, 0.85
 _MOST_PREFETCH, _MOST_ROUNDS, _LEAST_ROUNDS, _FINALISTS = 16, 8, 3, 3
 # A climb and its rounds are seldom more trials than this. Of the time of each, this part is timed
 # and this part is warm-up; opening and closing take the rest.
