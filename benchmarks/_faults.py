@@ -362,7 +362,7 @@ def _of_sources() -> Sequence[Case]:
     bursts = PacedSource(make=numbers, slice_rows=8 * ROWS, rate=ROWS / 0.035, rows=1 << 40)
     live = LiveSource(make=numbers, slice_rows=ROWS, rate=ROWS / 0.040)
     one = OneSlowSource(
-        make=numbers, partitions=4, slice_rows=ROWS, rows=1 << 40, seconds=4 * 0.040
+        make=numbers, partitions=4, slice_rows=ROWS // 4, rows=1 << 40, seconds=0.040
     )
     return [
         Case(
@@ -438,7 +438,7 @@ def _of_stages() -> Sequence[Case]:
         ),
         Case(
             name="a stage that holds the interpreter's lock",
-            topology=topology(step(10), ("parse", counting(20_000))),
+            topology=topology(step(10), ("parse", counting(60_000))),
             cause="gil",
             says="'parse'",
         ),

@@ -12,6 +12,7 @@ from tests.snapshots import BEGAN, GPU, JOB, idle
 from forebay.engine import PoolStats, StageStats
 from forebay.observe.snapshot import BufferSeen, ProcessSeen, RankSeen, Snapshot, SplitSeen
 from forebay.observe.verdict import Verdict, judge
+from forebay.observe.window import Window, between, together
 from forebay.stepclock import StepTimes
 
 PARTS = ("starved", "copy", "communication", "other")
@@ -231,6 +232,16 @@ def test_a_backlog_that_will_be_gone_is_told_as_a_guess() -> None:
     assert found.cause == "compute"
     assert "it will wait for the producer 60 % of the time" in found.guess[0]
     assert not verdict(shares={"starved": 0.0}, come=1000.0).guess
+
+
+def test_short_stretches_are_seen_together_each_by_its_length() -> None:
+    def stretch(seconds: int, busy: float) -> Window:
+        pool: dict[str, Any] = {"pool": busy, "stages": {"jpeg": 2 * busy}, "source_wait": busy}
+        return between([seen(float(s), shares=WAITS, **pool) for s in (1, 1 + seconds)])
+
+    both = together([stretch(3, 1.0), stretch(1, 0.0)])
+    assert (both.pools["stages"].busy, both.stages["jpeg"]) == pytest.approx((0.75, 1.5))
+    assert both.source_wait == pytest.approx(0.75)
 
 
 def test_a_rush_at_the_start_is_no_queue() -> None:

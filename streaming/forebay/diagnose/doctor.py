@@ -30,7 +30,7 @@ from forebay.observe.limits import (
 from forebay.observe.monitor import Monitor, job_of_program
 from forebay.observe.snapshot import Snapshot
 from forebay.observe.verdict import WORTH, Verdict, starved, told
-from forebay.observe.window import Window, between
+from forebay.observe.window import Window, between, together
 from forebay.stepclock import DeviceTimeline
 from forebay.topology import Topology
 from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
@@ -177,11 +177,6 @@ def _diagnosis(patient: Patient, loader: DoctorsLoader, history: Sequence[Snapsh
 
 def _window(history: Sequence[Snapshot], loader: DoctorsLoader, m: Measured) -> Window:
     """What was seen while the whole pipeline ran, with the shares that were measured."""
-    full = [p for p in loader.phases if p.kind == "full"]
-    within = [[s for s in history if p.began <= s.at <= p.ended] for p in full]
-    longest = max(within, key=len)
-    if len(longest) < 2:  # phases of a few quick steps: all phases then
-        longest = list(history)
     s = m.shares
     shares = {
         "starved": m.starved,
@@ -191,7 +186,17 @@ def _window(history: Sequence[Snapshot], loader: DoctorsLoader, m: Measured) -> 
         "other": s["host"] + s["pause"],
     }
     pauses = _parted(loader.paused, s["pause"])
-    return replace(between(longest), shares=shares, starved=m.starved, pauses=pauses)
+    full = [p for p in loader.phases if p.kind == "full"]
+    within = [[s for s in history if p.began <= s.at <= p.ended] for p in full]
+    seen = [_of_phase(snapshots) for snapshots in within if len(snapshots) >= 2]
+    # Of phases of a few quick steps nothing was seen: all phases then.
+    w = together(seen) if seen else between(history)
+    return replace(w, shares=shares, starved=m.starved, pauses=pauses)
+
+
+def _of_phase(snapshots: Sequence[Snapshot]) -> Window:
+    """How often the lock was taken is told of the moment before: at the end it is of the phase."""
+    return replace(between(snapshots), gil=snapshots[-1].process.gil)
 
 
 def _parted(paused: Mapping[str, float], share: float) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from forebay.observe.snapshot import Snapshot, SplitSeen
@@ -90,6 +90,35 @@ def window(history: Sequence[Snapshot]) -> Window | None:
     if seconds < LEAST_SECONDS or (steps < LEAST_STEPS and seconds < WARM_SECONDS):
         return None
     return between(recent)
+
+
+def together(windows: Sequence[Window]) -> Window:
+    """Several stretches of one run as one: what is short and noisy in each is less so in all."""
+    longest, weights = max(windows, key=lambda w: w.seconds), [w.seconds for w in windows]
+
+    def mean(of: Callable[[Window], float]) -> float:
+        return sum(of(w) * n for w, n in zip(windows, weights, strict=True)) / sum(weights)
+
+    def pool(name: str, now: PoolIn) -> PoolIn:
+        busy = mean(lambda w: w.pools[name].busy if name in w.pools else now.busy)
+        queued = median(w.pools[name].queued for w in windows if name in w.pools)
+        return replace(now, busy=busy, queued=queued)
+
+    def stage(name: str) -> float:
+        return mean(lambda w: w.stages.get(name, 0.0))
+
+    locked = [w.gil for w in windows if w.gil is not None]
+    return replace(
+        longest,
+        source_wait=mean(lambda w: w.source_wait),
+        room_wait=mean(lambda w: w.room_wait),
+        rows=mean(lambda w: w.rows),
+        ready=mean(lambda w: w.ready),
+        full=mean(lambda w: w.full),
+        pools={name: pool(name, now) for name, now in longest.pools.items()},
+        stages={name: stage(name) for name in longest.stages},
+        gil=median(locked) if locked else None,
+    )
 
 
 def whole(history: Sequence[Snapshot]) -> Mapping[str, float]:
