@@ -36,6 +36,7 @@ from forebay.topology import Topology
 from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
 
 _WATCH_SECONDS = 0.1
+_CHEAPER = "to train faster, make the step cheaper: --profile --out FOLDER records what it does"
 _LOSSES: Mapping[str, tuple[Part, ...]] = {
     "starved": DATA,
     "copy": ("copy",),
@@ -213,7 +214,8 @@ def _verdict(patient: Patient, m: Measured, w: Window) -> Verdict:
     loss = max(losses, key=lambda k: losses[k])
     # A machine that stutters makes any part look long in one round; in all of them it does not.
     if losses[loss] < WORTH or m.shown(_LOSSES[loss]) < WORTH / 2:
-        return _with_experiments(told(w, "compute", losses[loss]), m)
+        healthy = replace(told(w, "compute", losses[loss]), advice=_CHEAPER)
+        return _with_experiments(healthy, m)
     if loss == "starved":
         return _with_experiments(starved(w, m.starved, _limit(m, w, grows=grows)), m)
     return _with_experiments(told(w, loss, losses[loss]), m)
