@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 from forebay.nvml import library
 from forebay.nvml.device import Device
@@ -14,6 +15,7 @@ from forebay.nvml.seen import GpuSeen
 from forebay.nvml.visible import all_uuids, visible
 
 _log = logging.getLogger("forebay")
+_DRIVER = Path("/proc/driver/nvidia")
 
 
 class GpuWatch:
@@ -66,7 +68,8 @@ class GpuWatch:
             self._versions = library.begin()
         except NoGpus as e:
             self._trouble = str(e)
-            _log.info("%s", e)
+            # A machine without a GPU is nothing to tell everybody who trains on one.
+            _log.log(logging.INFO if _DRIVER.exists() else logging.DEBUG, "%s", e)
             return
         try:
             while True:
