@@ -17,9 +17,9 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
+from forebay.diagnose.foreign.contents import digest
 from forebay.diagnose.foreign.loading import rebuilt, setting_of
 from forebay.diagnose.foreign.stacks import StackInit
-from forebay.diagnose.foreign.window import digest
 
 
 class Numbers(Dataset[int]):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from forebay.diagnose.foreign.child import Description, Failure
-from forebay.diagnose.foreign.experiments import Seen
 from forebay.diagnose.foreign.judging import judge
+from forebay.diagnose.foreign.seen import Seen
 from forebay.diagnose.foreign.setting import Setting
 from forebay.diagnose.foreign.window import MemoryPoint, Window
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from forebay.diagnose.environment import size
 from forebay.diagnose.foreign.child import Failure
-from forebay.diagnose.foreign.experiments import Seen
 from forebay.diagnose.foreign.findings import Cause
 from forebay.diagnose.foreign.memory import Growth
+from forebay.diagnose.foreign.seen import Seen
 from forebay.diagnose.foreign.setting import Setting, arguments
 from forebay.diagnose.foreign.window import Window
 

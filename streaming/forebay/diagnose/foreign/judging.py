@@ -8,10 +8,11 @@ from typing import Any
 
 from forebay.diagnose.environment import size
 from forebay.diagnose.foreign.advice import FOREBAY, FREES, SENTENCES, Broken, broken
-from forebay.diagnose.foreign.experiments import ONE_THREAD, SURE, WORTH, Seen
+from forebay.diagnose.foreign.experiments import ONE_THREAD
 from forebay.diagnose.foreign.findings import Cause, ForeignFindings, Trial
 from forebay.diagnose.foreign.memory import Growth, growth_of
 from forebay.diagnose.foreign.notes import evidence_of, guesses_of
+from forebay.diagnose.foreign.seen import SURE, WORTH, Seen
 from forebay.diagnose.foreign.setting import Setting, arguments
 from forebay.diagnose.foreign.window import Window
 from forebay.statistics import Estimate

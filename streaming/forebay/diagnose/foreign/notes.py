@@ -7,8 +7,8 @@ from statistics import median
 
 from forebay.diagnose.environment import size
 from forebay.diagnose.foreign.child import Failure
-from forebay.diagnose.foreign.experiments import Seen
 from forebay.diagnose.foreign.memory import Growth
+from forebay.diagnose.foreign.seen import Seen
 from forebay.diagnose.foreign.setting import Setting
 from forebay.diagnose.foreign.window import Window
 from forebay.diagnose.machine import disk_seen

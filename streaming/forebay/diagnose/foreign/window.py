@@ -7,20 +7,19 @@ whole epochs where these are short; the first ones are not in it.
 from __future__ import annotations
 
 import gc
-import hashlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from forebay.diagnose.foreign.contents import contents, digest, rows
 from forebay.diagnose.foreign.setting import Setting
 from forebay.observe.memory import memory_of
 
@@ -213,8 +212,8 @@ def _stretch(
         cpu_seconds=_cpu_seconds() - cpu,
         epochs=feed.epoch - epoch,
         restart_seconds=feed.restarting - restarted,
-        rows=_rows(first),
-        bytes=sum(len(b) for b in _contents(first)),
+        rows=rows(first),
+        bytes=sum(len(b) for b in contents(first)),
         worker_threads=max(map(_threads, _workers()), default=0),
         memory=tuple(meter.points),
     )
@@ -285,49 +284,6 @@ def _digests(first: Any, feed: _Feed, count: int) -> tuple[str, ...]:
             break
         digests.append(digest(batch))
     return tuple(digests)
-
-
-def digest(batch: Any) -> str:
-    """The same for the same contents."""
-    made = hashlib.blake2b(digest_size=12)
-    for part in _contents(batch):
-        made.update(part)
-    return made.hexdigest()
-
-
-def _contents(batch: Any) -> Iterator[memoryview | bytes]:
-    """The bytes of all that is in a batch."""
-    for leaf in _leaves(batch):
-        if isinstance(leaf, torch.Tensor):
-            flat = leaf.detach().cpu().contiguous().reshape(-1)
-            yield memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
-        elif isinstance(leaf, np.ndarray):
-            yield np.ascontiguousarray(leaf).tobytes()
-        elif isinstance(leaf, (bytes, bytearray)):
-            yield bytes(leaf)
-        else:
-            yield repr(leaf).encode()
-
-
-def _leaves(item: Any) -> Iterable[Any]:
-    if isinstance(item, Mapping):
-        for value in item.values():
-            yield from _leaves(value)
-    elif isinstance(item, (list, tuple)):
-        for value in item:
-            yield from _leaves(value)
-    elif is_dataclass(item) and not isinstance(item, type):
-        for f in fields(item):
-            yield from _leaves(getattr(item, f.name))
-    else:
-        yield item
-
-
-def _rows(batch: Any) -> int:
-    for leaf in _leaves(batch):
-        if isinstance(leaf, (torch.Tensor, np.ndarray)) and leaf.ndim:
-            return int(leaf.shape[0])
-    return len(batch) if isinstance(batch, (list, tuple)) else 0
 
 
 def _workers() -> list[int]:
