@@ -18,7 +18,7 @@ from forebay.report import Report
 
 
 def examined(name: str, **options: Any) -> ForeignFindings:
-    options = {"steps": 8, "seconds": 0.3, "repeats": 3, "vary": (), **options}
+    options = {"steps": 5, "seconds": 0.2, "repeats": 3, "vary": (), **options}
     return examine(f"tests.foreign_loaders:{name}", **options)
 
 

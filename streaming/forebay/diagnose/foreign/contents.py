@@ -22,7 +22,7 @@ def digest(batch: Any) -> str:
 def contents(batch: Any) -> Iterator[memoryview | bytes]:
     """The bytes of all that is in a batch."""
     for leaf in _leaves(batch):
-        if isinstance(leaf, torch.Tensor):
+        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
             flat = leaf.detach().cpu().contiguous().reshape(-1)
             yield memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
         elif isinstance(leaf, np.ndarray):
