@@ -33,7 +33,7 @@ from forebay.tensors import Batch
 from forebay.training import Stopper, TrainingLoader
 
 POINTS, FOUND = 0.05, 0.95
-_WATCH_SECONDS, _WATCH_BATCHES = 3.2, 12
+_WATCH_SECONDS, _WATCH_BATCHES = 3.2, 30
 
 
 def main() -> int:
