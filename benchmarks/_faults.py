@@ -441,6 +441,7 @@ def _of_stages() -> Sequence[Case]:
             topology=topology(step(10), ("parse", counting(60_000))),
             cause="gil",
             says="'parse'",
+            times=3.0,
         ),
         Case(
             name="one row in 32 takes 60 ms",
