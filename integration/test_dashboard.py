@@ -34,6 +34,9 @@ from forebay.observe.serving import Server
 from forebay.observe.snapshot import Snapshot
 from forebay.testing import MemorySource
 
+# To install a browser, where there is none, takes a minute or more.
+pytestmark = pytest.mark.timeout(600)
+
 HOSTILE = "<img src=x onerror='window.owned=1'><script>window.owned=1</script>"
 TOKEN = "a-token-that-nobody-guesses"
 SECONDS = 20.0
