@@ -347,7 +347,10 @@ def test_a_run_that_ended_is_judged_by_what_was_before_its_end(shop: Workshop) -
 def test_what_cannot_be_reached_or_does_not_fit_together_is_told(shop: Workshop) -> None:
     gone = shop.forebay("doctor", "http://127.0.0.1:9")
     assert gone.code == 3
-    assert "http://127.0.0.1:9" in gone.err
+    assert "http://127.0.0.1:9: not reached" in gone.err
+    assert "Give the address of a job that runs with --dashboard" in gone.err
+    unset = shop.forebay("doctor", "http://127.0.0.1:9?token=${NO_TOKEN_HERE}")
+    assert (unset.code, "NO_TOKEN_HERE is not set" in unset.err) == (2, True)
     nothing = shop.forebay("doctor", shop.folder / "no.yaml")
     assert nothing.code == 2
     assert "no.yaml cannot be read" in nothing.err

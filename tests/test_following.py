@@ -94,12 +94,13 @@ def test_a_job_that_was_started_again_begins_anew() -> None:
 def test_a_token_in_the_address_is_sent_and_never_shown() -> None:
     token = "a-token-that-nobody-guesses"
     with served(history(5), token=token) as server:
-        board = follow([f"{server.url}?token={token}", server.url])
+        board = follow([f"{server.url}?token={token}", server.url, f"{server.url}?token=wrong"])
         board.refresh()
-        with_it, without = board.targets()
+        with_it, without, with_another = board.targets()
         assert (with_it.ranks, with_it.trouble) == (1, "")
         assert token not in with_it.name
         assert without.trouble == "it wants a token: write http://HOST:PORT?token=${NAME}"
+        assert with_another.trouble.startswith("it refused the token")
 
 
 def test_what_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:

@@ -225,10 +225,12 @@ def test_there_are_only_so_many_viewers(monkeypatch: pytest.MonkeyPatch) -> None
             assert ask(server, "/healthz").status == 503
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_that_is_taken_is_named_and_what_to_do() -> None:
     with served(history(3)) as server:
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{server.port}") as e:
             Server(board(history(3)), port=server.port)
+    assert "the port is in use. Take another one, or port 0 for any that is free" in str(e.value)
+    assert "Errno" not in str(e.value)
 
 
 @pytest.mark.parametrize(

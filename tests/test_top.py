@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -79,6 +80,23 @@ def test_another_rank_can_be_looked_at() -> None:
     assert "rank 0 of 2" in text(*ranks, rank="clicks/0")
 
 
+def test_a_rank_that_is_not_there_is_said_with_those_that_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ranks = [history(40, rank=r, world=2) for r in range(2)]
+    why = "there is no rank clicks/7; there are clicks/0, clicks/1"
+    assert why in text(*ranks, rank="clicks/7")
+    with served(*ranks) as server:
+        assert invoke(["top", server.url, "--once", "--rank", "clicks/7"]) == USAGE
+    assert why in capsys.readouterr().err
+
+
+def test_of_several_ranks_a_split_says_whose_it_is() -> None:
+    ranks = [history(40, rank=r, world=2, splits=1) for r in range(2)]
+    splits = [line.split() for line in text(*ranks).splitlines() if "kafka:clicks/0" in line]
+    assert [line[1] for line in splits] == ["clicks/0", "clicks/1"]
+
+
 def test_before_anything_was_seen_it_says_why() -> None:
     gone = TargetSeen(name="http://gpu-1:8420", ranks=0, trouble="not reached: refused")
     seen = text(targets=[gone])
@@ -125,6 +143,16 @@ def test_it_goes_on_until_it_is_interrupted_which_is_no_error() -> None:
             process.send_signal(signal.SIGINT)
             process.stdout.read()
             assert process.wait(SECONDS) == OK
+
+
+@pytest.mark.parametrize("command", ["top", "dashboard"])
+def test_help_says_which_job_is_meant_where_none_is_named(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke([command, "--help"]) == OK
+    words = capsys.readouterr().out.partition("Options:")[0]
+    assert "Without a TARGET it is http://127.0.0.1:9464." in words
+    assert not re.search(r"\S  ", words)
 
 
 def test_a_dashboard_shows_a_job_of_another_process_and_ends_in_order() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from forebay.cli.common import Options, common_options
-from forebay.cli.following import HERE, followed, from_environment
+from forebay.cli.following import followed, from_environment, says_default
 from forebay.errors import ConfigError
 from forebay.observe.access import parse_listen
 from forebay.observe.serving import Server
@@ -48,7 +48,7 @@ def dashboard(options: Options, targets: Sequence[str], listen: str, token: str 
         stopped.wait()
 
 
-dashboard.help = f"{dashboard.help}\n\nWithout a TARGET it is {HERE}."
+says_default(dashboard)
 
 
 def _token(options: Options, token: str | None) -> str | None:

@@ -19,6 +19,7 @@ from forebay.cli.common import (
     set_up_logging,
 )
 from forebay.cli.exits import OK, UserCodeError
+from forebay.cli.following import followed, unreached
 from forebay.diagnose.doctor import TrainingFailed, examine
 from forebay.diagnose.environment import environment
 from forebay.diagnose.foreign import examine as examine_loader
@@ -27,8 +28,7 @@ from forebay.diagnose.patient import NothingMeasured
 from forebay.diagnose.phases import Schedule
 from forebay.diagnose.profile import StepProfiler
 from forebay.diagnose.written import Findings, verdict_into, verdict_json, verdict_lines
-from forebay.errors import ConfigError, SourceError
-from forebay.observe.following import follow
+from forebay.errors import ConfigError
 from forebay.observe.snapshot import Snapshot
 from forebay.observe.verdict import Verdict, judge
 from forebay.report import Report
@@ -163,7 +163,7 @@ def _environment_into(report: Report) -> None:
 def _attached(options: Options, targets: Sequence[str], out: str | None) -> list[Verdict]:
     """Judge what the ranks of a job tell, and write it."""
     report, verdicts = Report("Doctor"), []
-    for history in _histories(targets):
+    for history in _histories(options, targets):
         job, verdict = history[-1].job, judge(_before_end(history))
         verdicts.append(verdict)
         name = f"{job.name}, rank {job.rank} of {job.world_size}"
@@ -175,18 +175,18 @@ def _attached(options: Options, targets: Sequence[str], out: str | None) -> list
     return verdicts
 
 
-def _histories(targets: Sequence[str]) -> Sequence[Sequence[Snapshot]]:
+def _histories(options: Options, targets: Sequence[str]) -> Sequence[Sequence[Snapshot]]:
     """What the targets tell, once it is enough for a verdict, or after some patience.
 
     Raises:
         SourceError: nothing is heard of one of them.
     """
-    board, until = follow(targets), time.monotonic() + _PATIENCE_SECONDS
+    board, until = followed(options, targets), time.monotonic() + _PATIENCE_SECONDS
     while True:
         board.refresh()
         for target in board.targets():
             if not target.ranks:
-                raise SourceError(f"{target.name}: {target.trouble}")
+                raise unreached([target])
         histories = board.histories()
         enough = all(judge(h).cause != "unknown" for h in histories)
         if enough or time.monotonic() >= until or not any(map(_is_url, targets)):

@@ -1,13 +1,17 @@
-"""What ``dashboard`` and ``top`` share: the targets that they follow."""
+"""What ``dashboard``, ``top`` and ``doctor`` share: the targets that they follow."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Sequence
+from inspect import cleandoc
+
+import click
 
 from forebay.cli.common import Options
 from forebay.errors import ConfigError, SourceError
+from forebay.observe.board import TargetSeen
 from forebay.observe.following import Followed, follow
 from forebay.observe.serving import DEFAULT_PORT
 
@@ -37,6 +41,11 @@ def from_environment(options: Options, text: str) -> str:
     return _VARIABLE.sub(value, text)
 
 
+def says_default(command: click.Command) -> None:
+    """Add to the command's help what it follows where no target is given."""
+    command.help = f"{cleandoc(command.help or '')}\n\nWithout a TARGET it is {HERE}."
+
+
 def check_reached(board: Followed) -> None:
     """Refuse to go on where no target told anything.
 
@@ -44,7 +53,12 @@ def check_reached(board: Followed) -> None:
         SourceError: says of each why.
     """
     if not board.histories():
-        why = "; ".join(f"{t.name}: {t.trouble}" for t in board.targets())
-        raise SourceError(
-            f"{why}. Give the address of a job that runs with --dashboard, or its state file"
-        )
+        raise unreached(board.targets())
+
+
+def unreached(targets: Sequence[TargetSeen]) -> SourceError:
+    """The error that nothing is heard of these targets: of each why, and what to give instead."""
+    why = "; ".join(f"{t.name}: {t.trouble}" for t in targets)
+    return SourceError(
+        f"{why}. Give the address of a job that runs with --dashboard, or its state file"
+    )

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.live import Live
 
 from forebay.cli.common import Options, common_options
-from forebay.cli.following import HERE, check_reached, followed
+from forebay.cli.following import check_reached, followed, says_default
+from forebay.errors import ConfigError
 from forebay.observe.board import Board
 from forebay.observe.picture import Picture, picture
-from forebay.observe.top import drawn
+from forebay.observe.top import drawn, no_such_rank
 
 
 @click.command()
@@ -43,6 +44,7 @@ def top(
     if once:
         board.refresh()
         check_reached(board)
+        _check_rank(_now(board), rank)
         _print(options, board, rank)
         return
     with board, suppress(KeyboardInterrupt):
@@ -53,11 +55,21 @@ def top(
         _live(board, rank, interval)
 
 
-top.help = f"{top.help}\n\nWithout a TARGET it is {HERE}."
+says_default(top)
 
 
 def _now(board: Board) -> Picture:
     return picture([h for h in board.histories() if h], time.time(), board.targets())
+
+
+def _check_rank(shown: Picture, rank: str | None) -> None:
+    """Refuse a rank that is not there.
+
+    Raises:
+        ConfigError: names those that are.
+    """
+    if rank is not None and (why := no_such_rank(shown, rank)):
+        raise ConfigError(why)
 
 
 def _print(options: Options, board: Board, rank: str | None) -> None:

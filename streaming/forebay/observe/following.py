@@ -231,6 +231,8 @@ class _Endpoint:
             raise Unreached(f"not reached: {e or type(e).__name__}") from e
         finally:
             connection.close()
+        if answer.status == 401 and self._token:
+            raise Unreached("it refused the token: is it the one that the job was given?")
         if answer.status == 401:
             raise Unreached("it wants a token: write http://HOST:PORT?token=${NAME}")
         if answer.status != 200:

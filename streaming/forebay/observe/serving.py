@@ -9,6 +9,7 @@ time; nothing here runs on the trainer's thread or on the monitor's.
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import sys
@@ -80,7 +81,10 @@ class Server:
         try:
             self._http = _Http(host, port, board, access)
         except OSError as e:
-            raise ConfigError(f"the dashboard cannot listen on {host}:{port}: {e}") from e
+            why = str(e)
+            if e.errno == errno.EADDRINUSE:
+                why = "the port is in use. Take another one, or port 0 for any that is free"
+            raise ConfigError(f"the dashboard cannot listen on {host}:{port}: {why}") from e
         self._host, self._needs_token = host, token is not None
         self._thread = threading.Thread(
             target=self._http.serve_forever, args=(0.1,), name="forebay-dashboard", daemon=True

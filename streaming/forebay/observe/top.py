@@ -17,7 +17,7 @@ from forebay.observe.picture import Picture, RankPicture, SplitRow
 from forebay.observe.points import PARTS
 
 UNKNOWN = "–"  # noqa: RUF001
-MOST_SPLITS, MOST_LETTERS, MOST_DECISIONS = 8, 3, 3
+MOST_SPLITS, MOST_LETTERS, MOST_DECISIONS, MOST_RANKS = 8, 3, 3, 16
 SILENT_SECONDS = 10.0
 _COLOURS = {
     "starved": "red",
@@ -31,17 +31,27 @@ _BAR = 40
 
 
 def drawn(picture: Picture, rank: str | None = None) -> RenderableType:
-    """The picture, of the rank with that key; else of the one that is worst off."""
+    """The picture, of the rank with that key; without one of the rank that is worst off."""
     chosen = next((r for r in picture.ranks if r.key == (rank or picture.worst)), None)
     parts = [*_targets(picture.targets)]
     if chosen is None:
-        return Group(*parts, Text("Nothing was seen yet.", style="bold"))
+        why = no_such_rank(picture, rank) if rank and picture.ranks else "Nothing was seen yet."
+        return Group(*parts, Text(why, style="bold"))
     parts += [_head(chosen), _verdict(chosen), _figures(chosen), _flow(chosen)]
     if len(picture.ranks) > 1 or chosen.ranks:
         parts.append(_ranks(picture, chosen))
     parts.append(_splits(picture))
     parts += [*_decisions(chosen), *_letters(chosen), *_gpus(chosen)]
     return Group(*parts)
+
+
+def no_such_rank(picture: Picture, rank: str) -> str:
+    """What to say where no rank has that key; empty if one has."""
+    known = [r.key for r in picture.ranks]
+    if rank in known:
+        return ""
+    some = known[:MOST_RANKS] + ["…"] * (len(known) > MOST_RANKS)
+    return f"there is no rank {rank}; there are {', '.join(some)}"
 
 
 def _targets(targets: Sequence[TargetSeen]) -> Iterator[RenderableType]:
@@ -151,9 +161,12 @@ def _ranks(picture: Picture, r: RankPicture) -> RenderableType:
 def _splits(picture: Picture) -> RenderableType:
     states = ", ".join(f"{n:,} {state}" for state, n in picture.split_states.items())
     title = f"splits: {picture.split_count:,}" + (f" ({states})" if states else "")
-    table = _table(("", "lag", "behind", "state"))
+    several = len(picture.ranks) > 1
+    table = _table(("", *(["rank"] if several else []), "lag", "behind", "state"))
     for s in picture.splits[:MOST_SPLITS]:
-        table.add_row(escape(s.name), _number(s.lag_records), _time(s.lag_seconds), _state(s))
+        of = [escape(s.rank)] if several else []
+        lag = _number(s.lag_records), _time(s.lag_seconds)
+        table.add_row(escape(s.name), *of, *lag, _state(s))
     return _titled(title, table)
 
 
@@ -188,7 +201,7 @@ def _gpus(r: RankPicture) -> Iterator[RenderableType]:
 def _table(columns: Sequence[str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
-        figure = i > 0 and column not in ("", "at this moment", "state")
+        figure = i > 0 and column not in ("", "at this moment", "rank", "state")
         table.add_column(column, header_style="dim", justify="right" if figure else "left")
     return table
 
