@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +19,16 @@ from selenium.webdriver import ActionChains, Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
-from tests.histories import decision, history, letters, snapshot, told
+from tests.histories import decision, durations, history, letters, snapshot, told
 from tests.http_support import board
 
 from forebay import Pipeline
 from forebay.autoscale import Autoscaling
 from forebay.deadletter import ErrorBudget
+from forebay.histogram import FRESHNESS_BOUNDS
 from forebay.nvml import GpuSeen
 from forebay.observe import serving
-from forebay.observe.board import OwnRanks
+from forebay.observe.board import OwnRanks, TargetSeen
 from forebay.observe.following import follow
 from forebay.observe.monitor import Monitor
 from forebay.observe.serving import Server
@@ -249,6 +250,29 @@ def test_charts_tell_the_figures_of_a_moment_by_keyboard(browser: Chrome, big: s
     assert len(browser.find_elements(By.CSS_SELECTOR, ".plot .mark")) == 6
 
 
+def test_durations_have_ticks_that_are_round_to_people(browser: Chrome) -> None:
+    old = [
+        replace(s, freshness=durations(FRESHNESS_BOUNDS, 1000.0, 1000 * i))
+        for i, s in enumerate(history(60, began=time.time() - 60))
+    ]
+    with Server(board(old), port=0) as server:
+        opened(browser, server.url)
+        chart = ".chart:nth-child(3)"
+        assert "Freshness" in text(browser, f"{chart} h3")
+        assert " min " in text(browser, f"{chart} .legend b")
+        ticks = all_of(browser, f"{chart} .of-value")
+        assert ticks[0] == "0"
+        assert [round_to_people(tick) for tick in ticks[1:]] == [True] * len(ticks[1:])
+        assert browser.execute_script(CUT_LABELS) == []
+        leave(browser)
+
+
+def round_to_people(tick: str) -> bool:
+    """Whether a duration on an axis can be told at a glance."""
+    figure, unit = tick.split()
+    return unit in ("s", "min", "h") and int(figure) in (1, 2, 3, 4, 5, 10, 15, 20, 30, 45, 60, 90)
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nothing_is_cut_off_and_all_text_can_be_read(
@@ -260,6 +284,7 @@ def test_nothing_is_cut_off_and_all_text_can_be_read(
     screenshot(browser, f"ranks-{theme}-{width}")
     assert browser.execute_script("return document.documentElement.scrollWidth") == width
     assert browser.execute_script(FAINT_TEXT) == []
+    assert browser.execute_script(CUT_LABELS) == []
 
 
 def test_the_theme_can_be_chosen_and_is_kept(browser: Chrome, big: str) -> None:
@@ -317,6 +342,54 @@ def test_what_is_not_known_is_a_dash(browser: Chrome) -> None:
     with Server(board([snapshot(1, began=time.time() - 1, splits=0)]), port=0) as server:
         opened(browser, server.url)
         assert all_of(browser, "#tiles .big") == ["–"] * 5 + ["0"]  # noqa: RUF001
+        leave(browser)
+
+
+class Waiting:
+    """A board that tells nothing until it may."""
+
+    def __init__(self) -> None:
+        self.may_tell = threading.Event()
+
+    def histories(self) -> Sequence[Sequence[Snapshot]]:
+        self.may_tell.wait(SECONDS)
+        return []
+
+    def targets(self) -> Sequence[TargetSeen]:
+        return []
+
+
+def test_before_anything_came_what_is_there_to_press_has_its_words(browser: Chrome) -> None:
+    waiting = Waiting()
+    with Server(waiting, port=0) as server:
+        browser.get(server.url)
+        until(browser, lambda: all_of(browser, ".chip"))
+        assert text(browser, "#status") == "connecting"
+        assert all_of(browser, ".chip") == ["STALLED", "STOPPED", "BEHIND", "OK"]
+        waiting.may_tell.set()
+        leave(browser)
+
+
+def test_of_a_target_that_never_told_anything_that_is_said(browser: Chrome) -> None:
+    never = follow(["no-such-file.jsonl"])
+    never.refresh()
+    with Server(never, port=0) as server:
+        browser.get(server.url)
+        until(browser, lambda: text(browser, "#status") == "silent")
+        assert text(browser, "#banner-words") == "no-such-file.jsonl: there is no such file."
+        assert text(browser, "#banner-age") == "Nothing was heard yet."
+        leave(browser)
+
+
+def test_where_nothing_was_decided_it_is_said_whether_anything_can_be(browser: Chrome) -> None:
+    seen = history(60, began=time.time() - 60)
+    pool = seen[-1].pools["stages"]
+    fixed = replace(snapshot(60, rank=1), pools={"stages": replace(pool, least=2, most=2)})
+    with Server(board(seen, [fixed]), port=0) as server:
+        opened(browser, server.url)
+        assert text(browser, "#decisions") == "No change of the number of workers was decided."
+        css(browser, "#rank").send_keys("rank 1")
+        until(browser, lambda: text(browser, "#decisions") == "The number of workers is fixed.")
         leave(browser)
 
 
@@ -392,6 +465,16 @@ return levels.filter((level, i) => level > (levels[i - 1] ?? 0) + 1);
 OUTLINE = """
 const style = getComputedStyle(document.activeElement);
 return style.outlineStyle === "none" ? 0 : parseFloat(style.outlineWidth);
+"""
+# Labels of charts that are not wholly within their chart.
+CUT_LABELS = """
+return [...document.querySelectorAll(".plot text")]
+  .filter((label) => {
+    const [its, all] = [label, label.closest("svg")].map((e) => e.getBoundingClientRect());
+    const across = its.left < all.left || its.right > all.right;
+    return across || its.top < all.top || its.bottom > all.bottom;
+  })
+  .map((label) => label.textContent);
 """
 # Elements whose own text has less contrast to what is behind it than WCAG's 4.5.
 FAINT_TEXT = """

@@ -6,6 +6,7 @@ import { showFlow } from "./flow.js";
 import { clock, percent, plural, seconds, short, bytes } from "./format.js";
 import { changes, decisionWords, showDecisions, showLetters, showMachine, showRanks, showTiles } from "./panels.js";
 import { rankName } from "./ranks.js";
+import { durations, figures, shares } from "./scale.js";
 import { setUpSplits, showSplits } from "./splits.js";
 import { PART_NAMES, PARTS, showVerdict } from "./verdict.js";
 
@@ -105,7 +106,7 @@ function showConnection() {
     banner = gone.length
       ? gone.map((t) => `${t.name}: ${t.trouble}.`).join(" ")
       : `${silent.map((r) => rankName(picture, r.key)).join(", ")}: nothing new comes.`;
-    old = `Last heard ${ago(gone.length ? gone.map((t) => t.silent_seconds) : silent.map((r) => r.age))}.`;
+    old = lastHeard(gone.length ? gone.map((t) => t.silent_seconds) : silent.map((r) => r.age));
   } else if (picture.ranks.length === 0) {
     [word, tone] = ["waiting for the run", "quiet"];
   }
@@ -118,23 +119,23 @@ function showConnection() {
   element.hidden = banner === "";
 }
 
-function ago(ages) {
+function lastHeard(ages) {
   const known = ages.filter((age) => age !== null);
-  return known.length ? `${seconds(Math.round(Math.max(...known)))} ago` : "never";
+  return known.length ? `Last heard ${seconds(Math.round(Math.max(...known)))} ago.` : "Nothing was heard yet.";
 }
 
 function setUpCharts() {
   const place = byId("charts");
   const plain = (value) => short(value);
   charts = [
-    new Chart(place, { title: "Where the trainer's time goes", stacked: true, top: 1, format: percent,
+    new Chart(place, { title: "Where the trainer's time goes", stacked: true, format: percent, scale: shares(percent),
       series: PARTS.map((part) => ({ key: part, name: PART_NAMES[part], class: `part-${part}` })) }),
-    new Chart(place, { title: "Rows a second", format: plain, series: [{ key: "rows", name: "given to the trainer", class: "line-1" }] }),
-    new Chart(place, { title: "Freshness: from event to step", format: seconds,
+    new Chart(place, { title: "Rows a second", format: plain, scale: figures(plain), series: [{ key: "rows", name: "given to the trainer", class: "line-1" }] }),
+    new Chart(place, { title: "Freshness: from event to step", format: seconds, scale: durations,
       series: [{ key: "fresh_p50", name: "median", class: "line-1" }, { key: "fresh_p95", name: "p95", class: "line-2" }] }),
-    new Chart(place, { title: "Lag in records", format: plain, series: [{ key: "lag_records", name: "of all splits", class: "line-1" }] }),
-    new Chart(place, { title: "Workers, and decisions to change them", format: plain, steps: true, series: [{ key: "workers", name: "workers", class: "line-1" }] }),
-    new Chart(place, { title: "Memory of the process", format: bytes, base: 2, series: [{ key: "rss", name: "resident", class: "line-1" }] }),
+    new Chart(place, { title: "Lag in records", format: plain, scale: figures(plain), series: [{ key: "lag_records", name: "of all splits", class: "line-1" }] }),
+    new Chart(place, { title: "Workers, and decisions to change them", format: plain, scale: figures(plain), steps: true, series: [{ key: "workers", name: "workers", class: "line-1" }] }),
+    new Chart(place, { title: "Memory of the process", format: bytes, scale: figures(bytes, 2), series: [{ key: "rss", name: "resident", class: "line-1" }] }),
   ];
 }
 

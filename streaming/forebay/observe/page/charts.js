@@ -13,15 +13,14 @@ const LEAST_SPAN_SECONDS = 60;
 const GAP_SECONDS = 15;
 
 export class Chart {
-  // series: [{key, name, class}]; stacked: shares that add up; format: a figure in words; steps: a
-  // count that jumps; base: of the round numbers of the axis.
-  constructor(place, { title, series, format, stacked = false, top = null, steps = false, base = 10 }) {
+  // series: [{key, name, class}]; stacked: shares that add up; format: a figure in words; scale: the
+  // ticks of the axis; steps: a count that jumps.
+  constructor(place, { title, series, format, scale, stacked = false, steps = false }) {
     this.series = series;
     this.format = format;
+    this.scale = scale;
     this.stacked = stacked;
-    this.top = top;
     this.path = steps ? stairs : line;
-    this.base = base;
     this.title = title;
     this.points = [];
     this.marks = [];
@@ -79,13 +78,14 @@ export class Chart {
 
   axes() {
     const highest = Math.max(0, ...this.points.flatMap((p) => this.series.map((s) => p[s.key] ?? 0)));
-    this.ceiling = this.top ?? nice(highest, this.base);
+    const ticks = this.scale(highest);
+    this.ceiling = ticks.at(-1).value;
     const parts = [];
-    for (const share of [0, 0.5, 1]) {
-      const y = this.y(share * this.ceiling);
+    for (const { value, label } of ticks) {
+      const y = this.y(value);
       parts.push(svg("line", { x1: PAD.left, x2: this.width - PAD.right, y1: y, y2: y, class: "grid" }));
-      const text = svg("text", { x: PAD.left - 6, y: y + 4, class: "tick", "text-anchor": "end" });
-      say(text, this.format(share * this.ceiling));
+      const text = svg("text", { x: PAD.left - 6, y: y + 4, class: "tick of-value", "text-anchor": "end" });
+      say(text, label);
       parts.push(text);
     }
     const [first, last] = this.domain;
@@ -207,12 +207,4 @@ function stairs(run) {
 function area(run) {
   const back = run.toReversed().map((p) => `L${p.x.toFixed(1)} ${p.low.toFixed(1)}`).join("");
   return `${line(run)}${back}Z`;
-}
-
-// The next round number, half of which is round as well: 1, 2, 4, 6 or 10 times a power of ten; of
-// bytes a power of two.
-function nice(value, base) {
-  if (!(value > 0)) return base === 10 ? 1 : base;
-  const power = base ** Math.floor(Math.log(value) / Math.log(base));
-  return [1, 2, 4, 6, 10].find((n) => n * power >= value) * power;
 }

@@ -54,7 +54,13 @@ export function showDecisions(rank) {
     const often = d.times > 1 ? `, ${count(d.times)} times since ${clock(d.since)}` : "";
     return entry(d.at, what + often, d.reason, holds ? "quiet" : d.workers > d.before ? "up" : "down");
   });
-  refill(byId("decisions"), items.length ? items : [el("li", { class: "nothing" }, "Nothing sizes the pools of this run, or nothing was decided yet.")]);
+  refill(byId("decisions"), items.length ? items : [el("li", { class: "nothing" }, noDecision(rank.pools))]);
+}
+
+// Whether an autoscaler runs is not told where it did nothing: what is known are the pools' bounds.
+function noDecision(pools) {
+  const fixed = pools.length > 0 && pools.every((p) => p.least === p.most);
+  return fixed ? "The number of workers is fixed." : "No change of the number of workers was decided.";
 }
 
 export function showLetters(rank) {

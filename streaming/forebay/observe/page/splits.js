@@ -56,7 +56,7 @@ function header(column) {
 }
 
 function chip(state) {
-  const button = el("button", { type: "button", class: "chip", "data-state": state, "aria-pressed": "false", title: STATE_WORDS[state] });
+  const button = el("button", { type: "button", class: "chip", "data-state": state, "aria-pressed": "false", title: STATE_WORDS[state] }, state);
   button.addEventListener("click", () => {
     wanted.state = wanted.state === state ? null : state;
     draw();
