@@ -29,10 +29,13 @@ def seen(
     room_wait: float = 0.0,
     pool: float | None = 0.3,
     queued: int = 0,
+    pool_cpu: float | None = None,
     stages: Mapping[str, float] | None = None,
+    stages_cpu: Mapping[str, float] | None = None,
     full: float = 0.1,
     lag: int | None = 50_000,
     come: float = 1000.0,
+    asked_every: int = 1,
     process: Mapping[str, float] | None = None,
     **more: Any,
 ) -> Snapshot:
@@ -67,11 +70,22 @@ def seen(
         if pool is None
         else {
             "stages": PoolStats(
-                workers=2, busy_seconds=2 * pool * second, queued_slices=queued, rows=0
+                workers=2,
+                busy_seconds=2 * pool * second,
+                cpu_seconds=None if pool_cpu is None else pool_cpu * 2 * pool * second,
+                queued_slices=queued,
+                rows=0,
             )
         },
         stages={
-            name: StageStats(slices=0, rows_in=0, rows_out=0, failed=0, busy_seconds=n * second)
+            name: StageStats(
+                slices=0,
+                rows_in=0,
+                rows_out=0,
+                failed=0,
+                busy_seconds=n * second,
+                cpu_seconds=None if (cpu := (stages_cpu or {}).get(name)) is None else cpu * second,
+            )
             for name, n in (stages or {"decode": 0.6}).items()
         },
         splits={}
@@ -80,7 +94,7 @@ def seen(
             "clicks/0": SplitSeen(
                 source="clicks",
                 position=int(1000 * second),
-                end=int(come * second) + lag,
+                end=int(come * (second // asked_every * asked_every)) + lag,
                 lag_records=lag,
                 lag_fetched=lag,
             )
@@ -99,12 +113,23 @@ def verdict(**rates: Any) -> Verdict:
 WAITS = {"starved": 0.38}
 BUSY: dict[str, Any] = {"pool": 1.0, "stages": {"parse": 0.3, "jpeg": 1.7}}
 
+LOCKED: dict[str, Any] = {
+    "pool": 1.0,
+    "stages": {"gil": 0.9, "decode.jpeg": 1.1},
+    "process": {"gil": 0.81},
+}
+
 CASES = {
     "decoding": (
-        {"shares": WAITS, **BUSY, "stages": {"jpeg": 2.0}},
+        {"shares": WAITS, **BUSY, "stages": {"decode.jpeg": 2.0}},
         "stages",
-        "The trainer waits for data 38 % of the time; decoding is the limit: stage 'jpeg' keeps "
-        "all 2 workers busy.",
+        "The trainer waits for data 38 % of the time; decoding is the limit: stage 'decode.jpeg' "
+        "keeps all 2 workers busy.",
+    ),
+    "a stage that is no decoding": (
+        {"shares": WAITS, **BUSY, "stages": {"blur": 2.0}},
+        "stages",
+        "the stages are the limit: stage 'blur' keeps all 2 workers busy",
     ),
     "one stage of several": ({"shares": WAITS, **BUSY}, "stages", "stage 'jpeg' keeps 1.7 of 2"),
     "a queue before busy workers": (
@@ -113,9 +138,29 @@ CASES = {
         "decoding is the limit",
     ),
     "the interpreter's lock": (
-        {"shares": WAITS, **BUSY, "process": {"gil": 0.9}},
+        {"shares": WAITS, **BUSY, "process": {"gil": 0.9}, "stages_cpu": {"jpeg": 0.9}},
         "gil",
-        "stage 'jpeg' holds the interpreter's lock",
+        "one of the stages 'jpeg', 'parse' holds the interpreter's lock",
+    ),
+    "the lock, held by the only stage": (
+        {"shares": WAITS, **BUSY, "stages": {"parse": 2.0}, "process": {"gil": 0.9}},
+        "gil",
+        "; stage 'parse' holds the interpreter's lock",
+    ),
+    "the lock, for which the longest stage waits": (
+        {"shares": WAITS, **LOCKED, "stages_cpu": {"gil": 0.8, "decode.jpeg": 0.35}},
+        "gil",
+        "; stage 'gil' holds the interpreter's lock",
+    ),
+    "the lock, and a decoder that uses a CPU without it, or does it": (
+        {"shares": WAITS, **LOCKED, "stages_cpu": {"gil": 0.8, "decode.jpeg": 0.6}},
+        "gil",
+        "one of the stages 'gil', 'decode.jpeg' holds the interpreter's lock",
+    ),
+    "the lock, held by none of the stages": (
+        {"shares": WAITS, **LOCKED, "stages_cpu": {"gil": 0.1, "decode.jpeg": 0.1}},
+        "stages",
+        "stage 'decode.jpeg' keeps 1.1 of 2 workers busy",
     ),
     "reading": ({"shares": WAITS}, "source", "reading the source is the limit, though 50,000"),
     "nothing more to read": (
@@ -167,7 +212,7 @@ CASES = {
     "a drain": (
         {"shares": {"starved": 1.0}, **BUSY, "job": replace(JOB, has_trainer=False)},
         "draining",
-        "Nobody trains: 1,000 rows a second are drained; decoding is the limit",
+        "Nobody trains: 1,000 rows a second are drained; the stages are the limit",
     ),
 }
 
@@ -234,6 +279,30 @@ def test_a_backlog_that_will_be_gone_is_told_as_a_guess() -> None:
     assert not verdict(shares={"starved": 0.0}, come=1000.0).guess
 
 
+def test_a_backlog_behind_which_the_producer_is_the_limit_is_told_of_starving_trainers_too() -> (
+    None
+):
+    found = verdict(shares=WAITS, **BUSY, come=400.0)
+    assert found.cause == "stages"
+    assert "it will wait for the producer 60 % of the time" in found.guess[-1]
+
+
+def test_what_comes_is_told_from_one_time_the_ends_were_heard_to_another() -> None:
+    def come(*seconds: int) -> float | None:
+        history = [seen(float(s), shares=WAITS, come=400.0, asked_every=5) for s in seconds]
+        return between(history).arrived
+
+    assert come(*range(6, 9)) is None, "nothing was asked meanwhile"
+    assert come(*range(4, 9)) is None, "one answer is no rate"
+    assert come(*range(4, 18)) == pytest.approx(400.0)
+
+
+def test_a_topic_into_which_nothing_comes_is_told_after_a_while() -> None:
+    history = [seen(float(s), shares=WAITS, come=0.0) for s in range(1, 16)]
+    assert between(history[:5]).arrived is None
+    assert between(history).arrived == 0.0
+
+
 def test_short_stretches_are_seen_together_each_by_its_length() -> None:
     def stretch(seconds: int, busy: float) -> Window:
         pool: dict[str, Any] = {"pool": busy, "stages": {"jpeg": 2 * busy}, "source_wait": busy}
@@ -256,6 +325,17 @@ def test_stages_that_wait_and_stages_that_lack_cpus_get_different_advice() -> No
     assert waits.advice == "try more workers: loader.workers: 4"
     assert "give the process more CPUs" in used.advice
     assert "other processes use the CPUs" in taken.guess[0]
+
+
+def test_too_few_threads_in_line_for_a_cpu_do_not_explain_workers_that_use_none() -> None:
+    def told(in_line: float, **process: float) -> Verdict:
+        rates = {"cpu_seconds": 0.8, "cpu_wait_seconds": in_line, **process}
+        return verdict(shares=WAITS, **BUSY, pool_cpu=0.04, process=rates)
+
+    assert told(0.6).guess == ("the stage waits for something, such as a disk or a service",)
+    assert told(0.6).advice == "try more workers: loader.workers: 4"
+    assert "other processes use the CPUs" in told(1.5).guess[0]
+    assert "the interpreter's lock, taken 47 % of the time" in told(0.6, gil=0.47).guess[0]
 
 
 def test_nothing_is_said_before_enough_was_seen() -> None:
@@ -307,12 +387,27 @@ def test_what_a_process_before_counted_is_not_taken_for_this_ones() -> None:
     assert judge([*before, *after[:1]]).cause == "unknown"
 
 
+def by_turns(*starved: float) -> list[Snapshot]:
+    """A history whose trainer starved so much of each of these seconds."""
+    history, waited = [], 0.0
+    for second, share in enumerate(starved, 1):
+        waited += share
+        made = seen(float(second), shares={})
+        steps = replace(made.steps, wait=waited, starved=waited, compute=second - waited)
+        history.append(replace(made, steps=steps))
+    return history
+
+
 def test_only_the_last_half_minute_counts() -> None:
-    slow = [seen(float(s), shares={"starved": 1.0}) for s in range(1, 31)]
-    end = slow[-1].steps
+    found = judge(by_turns(*[1.0] * 30, *[0.0] * 40))
+    assert (found.cause, found.seconds) == ("compute", 30.0)
 
-    def fast(second: int) -> Snapshot:
-        steps = replace(end, seconds=30.0 + second, compute=float(second))
-        return replace(seen(30.0 + second, shares={}), steps=steps)
 
-    assert judge([*slow, *map(fast, range(1, 41))]).cause == "compute"
+def test_after_a_change_only_what_came_since_counts_and_it_says_how_long_that_is() -> None:
+    found = judge(by_turns(*[0.8] * 40, *[0.0] * 12))
+    assert (found.cause, found.seconds) == ("compute", 10.0)
+    assert judge(by_turns(*[0.8] * 40, *[0.0] * 4)).seconds == 30.0, "too short to tell"
+
+
+def test_what_comes_and_goes_is_no_change() -> None:
+    assert judge(by_turns(*[0.0] * 30, *[1.0] * 5, *[0.0] * 10, *[1.0] * 10)).seconds == 30.0

@@ -105,15 +105,19 @@ class StageStats:
     """Rows that became dead letters."""
     busy_seconds: float
     """Of finished work."""
+    cpu_seconds: float | None = None
+    """CPU time within ``busy_seconds``; None if it is not known."""
 
     def and_then(self, later: StageStats) -> StageStats:
         """The counts of two runs, one after the other."""
+        cpu, more = self.cpu_seconds, later.cpu_seconds
         return StageStats(
             slices=self.slices + later.slices,
             rows_in=self.rows_in + later.rows_in,
             rows_out=self.rows_out + later.rows_out,
             failed=self.failed + later.failed,
             busy_seconds=self.busy_seconds + later.busy_seconds,
+            cpu_seconds=None if cpu is None or more is None else cpu + more,
         )
 
 
@@ -124,6 +128,7 @@ class _Count:
     rows_out: int = 0
     failed: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 class StageCounts:
@@ -141,6 +146,7 @@ class StageCounts:
             count.rows_out += r.rows_out
             count.failed += r.failed
             count.seconds += r.seconds
+            count.cpu_seconds += r.cpu_seconds
 
     def stats(self) -> dict[str, StageStats]:
         """The counts by name, in the stages' order."""
@@ -151,6 +157,7 @@ class StageCounts:
                 rows_out=c.rows_out,
                 failed=c.failed,
                 busy_seconds=c.seconds,
+                cpu_seconds=c.cpu_seconds,
             )
             for name, c in self._counts.items()
         }

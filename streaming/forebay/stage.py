@@ -164,6 +164,9 @@ class StageRun:
     rows_out: int
     failed: int
     seconds: float
+    cpu_seconds: float = 0.0
+    """Of the thread that ran it: less than ``seconds`` by what it waited for a lock, a CPU or a
+    service, or left to other threads."""
 
 
 def run_stages(
@@ -181,12 +184,13 @@ def run_stages(
     for stage in stages:
         if not len(s):
             return replace(s, columns={})
-        before, began = s, time.perf_counter()
+        before, began, used = s, time.perf_counter(), time.thread_time()
         s = _apply(stage, s, raw, run)
         if runs is not None:
             failed = len(s.failures) - len(before.failures)
             seconds = time.perf_counter() - began
-            runs.append(StageRun(stage.name, len(before), len(s), failed, seconds))
+            cpu = time.thread_time() - used
+            runs.append(StageRun(stage.name, len(before), len(s), failed, seconds, cpu))
     return s
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from forebay.observe.lock import SHARED, holders
 from forebay.observe.snapshot import SplitSeen
 from forebay.observe.window import PoolIn, Window
 
@@ -30,7 +31,8 @@ _BUSY = 0.7
 _FULL = 0.9
 _UNEVEN = 0.25
 """Room for batches was left unused so long, and yet there was none when one was wanted."""
-_LOCKED = 0.5
+_IN_LINE = 0.5
+"""Threads that were ready to run and had no CPU, from here on."""
 _CPU_BOUND = 0.6
 _CPUS_USED = 0.85
 _TOP_SPLIT, _MANY = 0.8, 3
@@ -114,14 +116,13 @@ def of_stages(w: Window) -> Limit:
     evidence = [
         f"the {pool.workers:.0f} workers of pool {name!r} are busy {percent(pool.busy)} of the "
         f"time, and {pool.queued:.0f} slices wait for one",
-        *(f"stage {k!r} keeps {n:.1f} of them busy" for k, n in busy.items()),
+        *(f"stage {k!r} keeps {n:.1f} of them busy{_on_cpu(w, k)}" for k, n in busy.items()),
         *_of_workers(w, pool),
     ]
-    if w.gil is not None and w.gil >= _LOCKED and name == "stages":
+    if name == "stages" and (locking := holders(w, pool)) is not None:
         return Limit(
             cause="gil",
-            because=f"stage {stage!r} holds the interpreter's lock, so that its workers wait for "
-            "each other",
+            because=f"{locking.said()}, so that workers wait for each other",
             evidence=tuple(evidence),
             guess=("it is Python code row by row, or a library that does not release the lock",),
             advice="use functions on columns (per: batch) that work in NumPy or Arrow, or run the "
@@ -130,11 +131,15 @@ def of_stages(w: Window) -> Limit:
     guess, advice = _more_workers(w, pool)
     return Limit(
         cause="stages",
-        because=f"decoding is the limit: stage {stage!r} keeps {_of(busy[stage], pool)} busy",
+        because=f"{_work(stage)} the limit: stage {stage!r} keeps {_of(busy[stage], pool)} busy",
         evidence=tuple(evidence),
         guess=guess,
         advice=advice,
     )
+
+
+def _work(stage: str) -> str:
+    return "decoding is" if "decode" in stage.lower() else "the stages are"
 
 
 def _of(busy: float, pool: PoolIn) -> str:
@@ -142,6 +147,13 @@ def _of(busy: float, pool: PoolIn) -> str:
     if busy >= _FULL * pool.workers:
         return "its worker" if pool.workers <= 1 else f"all {pool.workers:.0f} workers"
     return f"{busy:.1f} of {pool.workers:.0f} workers"
+
+
+def _on_cpu(w: Window, stage: str) -> str:
+    """How much of a stage's time was CPU time, if that is known and it matters which stage's."""
+    if len(w.stages) < 2 or stage not in w.stages_cpu or not w.stages[stage]:
+        return ""
+    return f", {percent(min(w.stages_cpu[stage] / w.stages[stage], 1.0))} of it with CPU time"
 
 
 def _of_workers(w: Window, pool: PoolIn) -> list[str]:
@@ -153,7 +165,7 @@ def _of_workers(w: Window, pool: PoolIn) -> list[str]:
         said.append(f"the interpreter's lock was taken {percent(w.gil)} of the time")
     if w.cpu is not None and w.last.process.cpus:
         said.append(f"the process used {w.cpu:.1f} of {w.last.process.cpus:.1f} CPUs")
-    if w.cpu_wait is not None and w.cpu_wait >= _LOCKED:
+    if w.cpu_wait is not None and w.cpu_wait >= _IN_LINE:
         said.append(f"{w.cpu_wait:.1f} threads at a time were ready to run and had no CPU")
     return said
 
@@ -162,7 +174,9 @@ def _more_workers(w: Window, pool: PoolIn) -> tuple[tuple[str, ...], str]:
     """A guess and an advice: whether more workers could help."""
     cpus, used = w.last.process.cpus, w.cpu
     more = max(int(2 * pool.workers), 2)
-    waits = w.cpu_wait is not None and w.cpu_wait >= _LOCKED
+    waits = w.cpu_wait is not None and w.cpu_wait >= _IN_LINE
+    if _idles(w, pool):
+        return _waiting(w, more)
     if cpus and used is not None and used >= _CPUS_USED * cpus:
         return ("more workers would only share the same CPUs",), (
             "give the process more CPUs, make the stage cheaper, or run the stages on other "
@@ -172,11 +186,31 @@ def _more_workers(w: Window, pool: PoolIn) -> tuple[tuple[str, ...], str]:
         return ("other processes use the CPUs that this one lacks",), (
             "look for what else runs on this machine (top), and give the process CPUs of its own"
         )
-    if pool.cpu is not None and pool.cpu < _CPU_BOUND:
-        return ("the stage waits for something, such as a disk or a service",), (
-            f"try more workers: loader.workers: {more}"
-        )
     return (), f"try more workers: loader.workers: {more}"
+
+
+def _idles(w: Window, pool: PoolIn) -> bool:
+    """Whether busy workers use no CPU, and most of that is not for want of one."""
+    if pool.cpu is None or pool.cpu >= _CPU_BOUND:
+        return False
+    off = (1 - pool.cpu) * pool.busy * pool.workers
+    cpus = w.last.process.cpus
+    if w.cpu_wait is None:  # it may be for want of one
+        return not cpus or w.cpu is None or w.cpu < _CPUS_USED * cpus
+    return w.cpu_wait < off / 2
+
+
+def _waiting(w: Window, more: int) -> tuple[tuple[str, ...], str]:
+    """What workers may wait for that are neither on a CPU nor in line for one."""
+    if w.gil is None or w.gil < SHARED:
+        return (
+            "the stage waits for something, such as a disk or a service",
+        ), f"try more workers: loader.workers: {more}"
+    lock = f"the stages wait for the interpreter's lock, taken {percent(w.gil)} of the time"
+    return (lock, "or they wait for something else, such as a disk or a service"), (
+        f"try more workers: loader.workers: {more}; if that does not help, it is the lock: use "
+        "functions on columns (per: batch), or forebay run --engine ray"
+    )
 
 
 def _blocked(w: Window, pool: PoolIn) -> Limit:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forebay.observe.limits import Cause, Limit, limit_of_data, percent
+from forebay.observe.lock import LOCKED
 from forebay.observe.snapshot import RankSeen, Snapshot
 from forebay.observe.window import Window, whole, window
 
@@ -13,7 +14,7 @@ __all__ = ["Cause", "Verdict", "judge"]
 
 WORTH = 0.10
 """Of the trainer's time: what takes less is no reason to look for a cause."""
-_GPU_BUSY, _LOCKED = 0.8, 0.5
+_GPU_BUSY = 0.8
 _STALE_SECONDS = 60.0
 
 
@@ -33,6 +34,8 @@ class Verdict:
     """What may be the reason, but was not shown."""
     advice: str = ""
     """The next command to try, or the setting to change."""
+    seconds: float | None = None
+    """Of how many last seconds of the run it is; None where it is not of its last seconds."""
 
     @property
     def starved(self) -> bool:
@@ -50,8 +53,8 @@ def judge(history: Sequence[Snapshot]) -> Verdict:
     if seen is None:
         return _too_little(last)
     if not last.job.has_trainer:
-        return _draining(seen)
-    return _of_trainer(seen)
+        return replace(_draining(seen), seconds=seen.seconds)
+    return replace(_of_trainer(seen), seconds=seen.seconds)
 
 
 def _ended(history: Sequence[Snapshot]) -> Verdict:
@@ -127,7 +130,7 @@ def starved(w: Window, share: float, limit: Limit) -> Verdict:
         f"{limit.because}.",
         shares=w.shares,
         evidence=(*limit.evidence, _of_ready(w), *_of_gpus(w)),
-        guess=limit.guess,
+        guess=(*limit.guess, *of_backlog(w)),
         advice=limit.advice,
     )
 
@@ -149,14 +152,14 @@ def _healthy(w: Window, share: float) -> Verdict:
         sentence=f"{sentence} and {waits}.",
         shares=w.shares,
         evidence=tuple(evidence),
-        guess=(*_of_backlog(w), *_of_lock(w)),
+        guess=(*of_backlog(w), *_of_lock(w)),
         advice="to train faster, make the step cheaper: forebay doctor TOPOLOGY shows its parts",
     )
 
 
 def _of_lock(w: Window) -> tuple[str, ...]:
     """Stages in Python hold up the training loop as well, whose own pace then is not known."""
-    if w.gil is None or w.gil < _LOCKED or not w.stages:
+    if w.gil is None or w.gil < LOCKED or not w.stages:
         return ()
     return (
         f"the interpreter's lock is taken {percent(w.gil)} of the time: if it is the stages that "
@@ -164,7 +167,7 @@ def _of_lock(w: Window) -> tuple[str, ...]:
     )
 
 
-def _of_backlog(w: Window) -> tuple[str, ...]:
+def of_backlog(w: Window) -> tuple[str, ...]:
     """What will be once a backlog was read, if records come more slowly than they are taken."""
     come, taken = w.arrived, w.taken
     if come is None or not taken or not w.behind or come > (1 - WORTH) * taken:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from forebay.observe.snapshot import Snapshot, SplitSeen
+from forebay.observe.snapshot import Snapshot
 
 WINDOW_SECONDS = 30.0
+_PIECE_SECONDS = 5.0
+_SAME, _CHANGED = 0.15, 0.25
+"""Of a share of the trainer's time: pieces that differ by less are alike, by more are not."""
+_HEARD_SECONDS = 12.0
+"""Ends are asked for every 5 seconds: what did not move for so long stands still."""
 LEAST_SECONDS, LEAST_STEPS = 2.0, 3
 WARM_STEPS, WARM_SECONDS = 2, 10.0
 _PARTS = ("starved", "copy", "compute", "communication", "other")
@@ -52,6 +57,9 @@ class Window:
     pools: Mapping[str, PoolIn]
     stages: Mapping[str, float]
     """Workers that each stage kept busy, on average."""
+    stages_cpu: Mapping[str, float]
+    """CPUs' worth of time that each stage used, of finished work; without those of which it is not
+    known."""
     ready: float
     """How full the queue of ready batches was, 0 to 1."""
     full: float
@@ -61,7 +69,7 @@ class Window:
     behind: int | None
     """Offsets up to the ends that were not delivered, now."""
     arrived: float | None
-    """New offsets a second."""
+    """New offsets a second; None until the ends were heard anew often enough to tell."""
     taken: float | None
     """Offsets a second that were delivered."""
     gil: float | None
@@ -79,7 +87,10 @@ class Window:
 
 
 def window(history: Sequence[Snapshot]) -> Window | None:
-    """The last ``WINDOW_SECONDS`` of a rank without its warm-up; None if that is too little."""
+    """The last ``WINDOW_SECONDS`` of a rank without its warm-up; None if that is too little.
+
+    If something changed meanwhile, what came after the change.
+    """
     seen = _of_one_process(history)
     warm = [s for s in seen if s.batches > WARM_STEPS or s.steps.seconds >= WARM_SECONDS]
     recent = [s for s in warm if s.at >= warm[-1].at - WINDOW_SECONDS]
@@ -89,7 +100,39 @@ def window(history: Sequence[Snapshot]) -> Window | None:
     seconds, steps = last.at - first.at, last.batches - first.batches
     if seconds < LEAST_SECONDS or (steps < LEAST_STEPS and seconds < WARM_SECONDS):
         return None
-    return between(recent)
+    return between(_since_change(recent))
+
+
+def _since_change(recent: Sequence[Snapshot]) -> Sequence[Snapshot]:
+    """The end of the window that is alike, if all that was before it is clearly different.
+
+    What comes and goes, such as a checkpoint or a source in bursts, was like that before as well,
+    and is no change. One piece between the two may be neither.
+    """
+    pieces = list(_pieces(recent))
+    shares = [_shares(p[0], p[-1]) for p in pieces]
+    alike = 0
+    while alike < len(pieces) and _distance(shares[alike], shares[0]) < _SAME:
+        alike += 1
+    before = shares[alike + 1 :]
+    if alike < 2 or not before or any(_distance(s, shares[0]) < _CHANGED for s in before):
+        return recent
+    return [s for s in recent if s.at >= pieces[alike - 1][0].at]
+
+
+def _pieces(recent: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
+    """Pieces of a window, the last one first; what is left at its beginning is none."""
+    end = recent[-1].at
+    while end - _PIECE_SECONDS >= recent[0].at:
+        piece = [s for s in recent if end - _PIECE_SECONDS <= s.at <= end]
+        if len(piece) < 2:
+            return
+        yield piece
+        end = piece[0].at
+
+
+def _distance(a: Mapping[str, float], b: Mapping[str, float]) -> float:
+    return max((abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in {*a, *b}), default=0.0)
 
 
 def together(windows: Sequence[Window]) -> Window:
@@ -107,6 +150,9 @@ def together(windows: Sequence[Window]) -> Window:
     def stage(name: str) -> float:
         return mean(lambda w: w.stages.get(name, 0.0))
 
+    def stage_cpu(name: str) -> float:
+        return mean(lambda w: w.stages_cpu.get(name, 0.0))
+
     locked = [w.gil for w in windows if w.gil is not None]
     return replace(
         longest,
@@ -117,6 +163,7 @@ def together(windows: Sequence[Window]) -> Window:
         full=mean(lambda w: w.full),
         pools={name: pool(name, now) for name, now in longest.pools.items()},
         stages={name: stage(name) for name in longest.stages},
+        stages_cpu={k: stage_cpu(k) for k in longest.stages_cpu},
         gil=median(locked) if locked else None,
     )
 
@@ -161,12 +208,13 @@ def between(all_: Sequence[Snapshot]) -> Window:
             / span
             for k, s in last.stages.items()
         },
+        stages_cpu=_stages_cpu(first, last, span),
         ready=fmean(s.buffer.ready_batches / max(s.buffer.prefetch, 1) for s in all_),
         full=fmean(s.buffer.bytes_in_flight / max(s.buffer.max_bytes, 1) for s in all_),
         unread=_median([_sum([x.lag_fetched for x in s.splits.values()]) for s in all_]),
         behind=_sum([x.lag_records for x in last.splits.values()]),
-        arrived=_grown(first, last, span, lambda s: s.end),
-        taken=_grown(first, last, span, lambda s: s.position),
+        arrived=arrived(all_),
+        taken=_taken(first, last, span),
         gil=_mean(all_, lambda s: s.process.gil),
         cpu=_rate(first.process.cpu_seconds, last.process.cpu_seconds, span),
         cpu_wait=_rate(first.process.cpu_wait_seconds, last.process.cpu_wait_seconds, span),
@@ -219,13 +267,59 @@ def _pools(first: Snapshot, last: Snapshot, all_: Sequence[Snapshot]) -> dict[st
     return pools
 
 
-def _grown(
-    first: Snapshot, last: Snapshot, span: float, of: Callable[[SplitSeen], int | None]
-) -> float | None:
-    """Offsets a second, by splits of which both moments are known."""
-    both = [(of(first.splits[k]), of(s)) for k, s in last.splits.items() if k in first.splits]
-    known = [b - a for a, b in both if a is not None and b is not None]
-    return max(0, sum(known)) / span if known else None
+def _stages_cpu(first: Snapshot, last: Snapshot, span: float) -> dict[str, float]:
+    used = {}
+    for name, stage in last.stages.items():
+        before = first.stages.get(name)
+        since = before.cpu_seconds if before else 0.0
+        if stage.cpu_seconds is not None and since is not None:
+            used[name] = max(0.0, stage.cpu_seconds - since) / span
+    return used
+
+
+def arrived(all_: Sequence[Snapshot]) -> float | None:
+    """New offsets a second, from the first to the last time that ends were heard to have grown.
+
+    None if that was not twice: between two answers of the source ends stand still, whatever comes.
+    """
+    known = [k for k, s in all_[0].splits.items() if s.end is not None]
+    rates = [_rate_of_end(all_, k) for k in known]
+    heard, slow = [r for r in rates if r is not None], all_[-1].at - all_[0].at >= _HEARD_SECONDS
+    if not known or not (slow or (heard and len(heard) == len(rates))):
+        return None
+    return sum(heard) + sum(
+        _slowly(all_, k) for k, r in zip(known, rates, strict=True) if r is None
+    )
+
+
+def _rate_of_end(all_: Sequence[Snapshot], split: str) -> float | None:
+    """By the moments at which it grew; None if those were not two."""
+    moved: list[tuple[float, int]] = []
+    before = all_[0].splits[split].end
+    for s in all_[1:]:
+        end = s.splits[split].end if split in s.splits else None
+        if end is not None and before is not None and end > before:
+            moved.append((s.at, end))
+            before = end
+    if len(moved) < 2:
+        return None
+    return (moved[-1][1] - moved[0][1]) / (moved[-1][0] - moved[0][0])
+
+
+def _slowly(all_: Sequence[Snapshot], split: str) -> float:
+    """Of an end that hardly grows: over all of the time."""
+    last = all_[-1].splits.get(split)
+    before, now = all_[0].splits[split].end, last.end if last else None
+    grown = max(0, now - before) if now is not None and before is not None else 0
+    return grown / (all_[-1].at - all_[0].at)
+
+
+def _taken(first: Snapshot, last: Snapshot, span: float) -> float | None:
+    """Offsets a second that were delivered, of the splits that are there at both moments."""
+    both = [
+        s.position - first.splits[k].position for k, s in last.splits.items() if k in first.splits
+    ]
+    return max(0, sum(both)) / span if both else None
 
 
 def _share(part: float, whole: float) -> float:
