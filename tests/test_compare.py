@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from forebay.mixing import mix
 from forebay.observe.memory import family
 from forebay.testing import MemorySource
 from forebay.topology import TopologyError, load
+from forebay.training import Stop, Stopper
 
 TOPOLOGY = """\
 source: {type: memory, data: {a: [%s], b: [%s]}}
@@ -80,15 +82,22 @@ def train(loader, checkpoint, step: float = 0.001):
 
 
 class Here:
-    """Runs orders in this process, which spares a test the start of many."""
+    """Runs orders in this process, which spares a test the start of many.
 
-    def __init__(self) -> None:
+    Args:
+        until: so many; then it is as if a signal came in the middle of a run.
+    """
+
+    def __init__(self, until: int | None = None) -> None:
         self.orders: list[Order] = []
+        self._until = until
 
     def scout(self, order: Order, batches: int) -> Inputs:
         return scout(order, batches)
 
     def measure(self, order: Order) -> Run:
+        if len(self.orders) == self._until:
+            raise Stop
         self.orders.append(order)
         try:
             return measure(order)
@@ -111,10 +120,15 @@ def matrix_of(shop: Workshop, text: str) -> Matrix:
     return read_matrix(shop.write("matrix.yaml", f"topology: clicks.yaml\n{text}"))
 
 
-def compared(shop: Workshop, text: str, runner: Here | None = None) -> Results:
+def compared(
+    shop: Workshop,
+    text: str,
+    runner: Here | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Results:
     folder = shop.folder / "rows"
     folder.mkdir()
-    return run_all(matrix_of(shop, text), folder, runner or Here(), lambda _: None)
+    return run_all(matrix_of(shop, text), folder, runner or Here(), tell, Stopper())
 
 
 def names_in(folder: Path) -> set[str]:
@@ -170,6 +184,8 @@ def test_what_is_wrong_is_told_with_its_line_in_the_matrix(shop: Workshop) -> No
     assert no_mapping.startswith("3: batch.size: 'batch' is 10 in the topology and has no keys")
     (beyond,) = problems_of(shop, 'vary:\n  "stages[3].map": [work:slow]\n')
     assert "the topology has 1 entries in 'stages'" in beyond
+    (once,) = problems_of(shop, "vary:\n  loader.worker: [2, 4]\n")
+    assert once.startswith("3: loader.worker: ") and "'workers'" in once
     (none,) = problems_of(shop, "repeats: 2\n")
     assert none.startswith("1: vary: say what to vary")
 
@@ -225,6 +241,63 @@ def test_every_run_reads_the_records_that_the_first_one_read(shop: Workshop) -> 
     assert all(o.difference is not None and o.difference.same for o in results.outcomes)
 
 
+# -- interrupted --------------------------------------------------------------------------------
+
+VARIES = "batches: 5\nrepeats: 3\nvary: {loader.prefetch: [1, 3]}"
+
+
+def test_of_an_interrupted_comparison_the_complete_rounds_count(shop: Workshop) -> None:
+    results = compared(shop, VARIES, Here(until=8))
+    assert results.partial and results.rounds == 2
+    assert [len(o.runs["drain"]) for o in results.outcomes] == [2, 2, 2]
+    page = save(results, judge(results), environment(), shop.folder / "out")
+    assert "Partial: interrupted after 2 of 3 rounds." in page.read_text()
+    assert json.loads((page.parent / "results.json").read_text())["partial"]
+
+
+def test_before_the_first_round_is_complete_there_is_nothing_to_tell(shop: Workshop) -> None:
+    with pytest.raises(Stop):
+        compared(shop, VARIES, Here(until=2))
+
+
+def test_each_run_is_told_with_its_number_and_how_long_it_will_take(shop: Workshop) -> None:
+    told: list[str] = []
+    failing = 'batches: 5\nrepeats: 2\nvary: {"stages[0].map": [work:bad], loader.prefetch: [1]}'
+    compared(shop, failing, tell=told.append)
+    runs = [re.sub(r"about .* left", "about T left", t.split(": ")[0]) for t in told[1:]]
+    assert runs[0] == "run 1 of 6"
+    # What failed in the first round does not run again.
+    assert runs[-1] == "run 5 of 5, about T left" and len(runs) == 5
+
+
+def test_a_signal_ends_the_command_with_what_there_is(shop: Workshop) -> None:
+    shop.write("matrix.yaml", f"topology: clicks.yaml\n{VARIES.replace('3', '1000', 1)}\n")
+    command = shop.start("compare", "matrix.yaml", "--json")
+    with command:
+        assert command.stdout is not None
+        while "round 2" not in (line := command.stdout.readline()):
+            assert line
+        command.send_signal(signal.SIGTERM)
+        out, err = command.communicate()
+    last = json.loads(out.splitlines()[-1])
+    assert (command.returncode, err) == (0, "")
+    assert last["partial"] and (shop.folder / last["report"]).exists()
+
+
+def test_a_signal_before_there_is_anything_is_told_in_a_line(shop: Workshop) -> None:
+    shop.write("clicks.yaml", TOPOLOGY.replace("work:steady", "work:stuck"))
+    shop.write("matrix.yaml", f"topology: clicks.yaml\n{VARIES}\n")
+    command = shop.start("compare", "matrix.yaml")
+    with command:
+        assert command.stdout is not None
+        while "reading" not in (line := command.stdout.readline()):
+            assert line
+        command.send_signal(signal.SIGINT)
+        _, err = command.communicate()
+    said = "error: interrupted: no round is complete, so there is nothing to report\n"
+    assert (command.returncode, err) == (130, said)
+
+
 # -- right and wrong ----------------------------------------------------------------------------
 
 
@@ -262,7 +335,7 @@ def test_rows_from_elsewhere_are_compared_by_a_column(shop: Workshop) -> None:
     assert told["moved"].judgement == "failed"
     assert "no split a, as the baseline has" in told["moved"].why
     matrix = matrix_of(shop, f"ids: value\n{what}")
-    (_, moved) = judge(run_all(matrix, shop.folder / "rows", Here(), lambda _: None))
+    (_, moved) = judge(run_all(matrix, shop.folder / "rows", Here(), lambda _: None, Stopper()))
     assert "200 rows missing, 200 rows too many" in moved.why
 
 
@@ -331,7 +404,10 @@ def results_of(shop: Workshop, trains: bool = False, **speeds: Sequence[float]) 
         baseline=load(shop.folder / "clicks.yaml"),
     )
     inputs = Inputs(rows=2000, start={}, stops={"a": 2000})
-    return Results(matrix=matrix, inputs=inputs, outcomes=tuple(outcomes), seconds=1.0)
+    rounds = len(speeds["baseline"])
+    return Results(
+        matrix=matrix, inputs=inputs, outcomes=tuple(outcomes), rounds=rounds, seconds=1.0
+    )
 
 
 def _run(mode: Mode, speed: float) -> Run:
@@ -384,12 +460,24 @@ def test_one_run_shows_nothing(shop: Workshop) -> None:
     assert "too few rounds to know the noise" in judge(results)[1].why
 
 
+def test_of_a_few_runs_no_interval_is_told(shop: Workshop) -> None:
+    def page_of(rounds: int) -> str:
+        values = [1000.0, 1100.0, 1200.0, 1050.0][:rounds]
+        results = results_of(shop, baseline=values, fast=[2 * v for v in values])
+        return save(results, judge(results), environment(), shop.folder / "out").read_text()
+
+    assert "(1,000 to 1,200)" in page_of(4) and "95 % interval" in page_of(4)
+    assert ">1,100 (-)<" in page_of(3) and "95 % interval" not in page_of(3)
+    assert ">2,100 (-)<" in page_of(2) and ">2 (-)<" in page_of(2)
+
+
 def test_a_better_variant_comes_with_when_to_keep_it_and_when_to_go_back(shop: Workshop) -> None:
     base = [1000.0, 1010.0, 990.0, 1005.0, 1000.0]
     judged = judge(results_of(shop, True, baseline=base, fast=[2 * v for v in base]))
     keep, back, _ = rollout(judged[1], judged[0])
     assert (
-        "for 30 min it trains at least 1,980 rows/s" in keep and "starvation is at most 25%" in keep
+        "for 30 min it trains at least 1,980 rows/s" in keep
+        and "starvation is at most 25 %" in keep
     )
     assert "less than 1,000 rows/s" in back and "freshness p95" in back
     assert rollout(judged[0], judged[0]) == []
@@ -457,7 +545,7 @@ def test_the_command_compares_in_fresh_processes_and_says_where_the_report_is(
         'topology: clicks.yaml\nbatches: 10\nrepeats: 1\nvary: {"stages[0].map": [work:rounded]}\n',
     )
     done = shop.forebay("compare", "matrix.yaml", "--out", "out", "--json")
-    assert done.code == 0, done.err
+    assert done.code == 9, done.err
     last = done.events[-1]
     assert last["event"] == "compared" and "WRONG: stages[0].map = work:rounded" in last["summary"]
     assert (shop.folder / last["report"]).exists()

@@ -3,7 +3,8 @@
 Exit codes: 0 done (also after SIGTERM or Ctrl-C of a run, whose position was saved), 1 the
 training function failed, 2 usage or configuration, 3 the source cannot be read, 4 records are
 lost, 5 the error budget is spent, 6 the state or checkpoint does not fit, 7 a stage broke its
-contract, 8 doctor --strict found something, 70 a bug of ours, 130 interrupted.
+contract, 8 doctor --strict found something, 9 compare found a variant WRONG, 70 a bug of ours,
+130 interrupted.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ DATA_LOSS = 4
 BUDGET = 5
 STATE = 6
 STAGE = 7
+WRONG = 9
 INTERNAL = 70
 INTERRUPTED = 130
 
@@ -48,11 +49,15 @@ class UserCodeError(Exception):
     """The user's training function raised; its cause is what it raised."""
 
 
+class Interrupted(Exception):
+    """A signal came before there was anything to tell; says what is missing."""
+
+
 def code_of(error: BaseException) -> int:
     """The exit code that an error ends a command with."""
     if isinstance(error, click.ClickException):
         return USAGE
-    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+    if isinstance(error, (KeyboardInterrupt, click.Abort, Interrupted)):
         return INTERRUPTED
     if isinstance(error, UserCodeError):
         return FAILED
@@ -90,6 +95,8 @@ def _message(error: BaseException) -> str:
         return error.format_message()
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted"
+    if isinstance(error, Interrupted):
+        return f"interrupted: {error}"
     if isinstance(error, UserCodeError):
         return str(error)
     if isinstance(error, ForebayError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -15,6 +16,9 @@ Judgement: TypeAlias = Literal[
 ]
 _MODES: tuple[Mode, Mode] = ("drain", "train")
 _FOR_MINUTES, _BACK_MINUTES = 30, 5
+FOR_INTERVAL = 4
+"""So many rounds give an interval of a median. Fewer, resampled, give no more than their least and
+their most, between which the true one lies in half of all cases (two) or three quarters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +69,13 @@ def rollout(judged: Judged, baseline: Judged) -> list[str]:
     ours, before = judged.decisive, baseline.decisive
     if judged.judgement != "better" or ours is None or before is None:
         return []
-    keep = [f"it trains at least {shown(ours.rows_per_second.low)} rows/s for each rank"]
+    speed = ours.rows_per_second
+    least = speed.low if speed.known else speed.value
+    keep = [f"it trains at least {shown(least)} rows/s for each rank"]
     back = [f"it trains less than {shown(before.rows_per_second.value)} rows/s, as before"]
     if ours.starved is not None and before.starved is not None:
-        keep.append(f"starvation is at most {_share(ours.starved.high)}")
+        most = ours.starved.high if ours.starved.known else ours.starved.value
+        keep.append(f"starvation is at most {_share(most)}")
         back.append(f"starvation is above {_share(before.starved.value)}, as before")
     keep.append("freshness p95 is no higher than on the ranks that run as before")
     back.append("freshness p95 is more than 10 % above that of the day before")
@@ -110,7 +117,7 @@ def _verdict(results: Results, outcome: Outcome, figures: Figures | None) -> tup
     if not figures.ratio.excludes(1.0):
         return "no difference shown", f"{times}: runs of one setting differ as much{cheaper}"
     if abs(figures.ratio.value - 1) < least:
-        return "no difference shown", f"{times}: less than the {least:.0%} that matter{cheaper}"
+        return "no difference shown", f"{times}: less than the {_share(least)} that matter{cheaper}"
     return ("better" if figures.ratio.value > 1 else "worse"), f"{times}{cheaper}"
 
 
@@ -131,9 +138,9 @@ def _figures(results: Results, outcome: Outcome, mode: Mode) -> Figures | None:
     speed, base = _all(runs, "rows_per_second"), _all(before, "rows_per_second")
     cpu, base_cpu = _all(runs, "cpu_seconds_per_row"), _all(before, "cpu_seconds_per_row")
     return Figures(
-        rows_per_second=estimate(speed, seed=seed),
+        rows_per_second=_estimated(speed, seed),
         ratio=ratio(speed, base, paired=True, seed=seed),
-        cpu_seconds_per_row=estimate(cpu, seed=seed),
+        cpu_seconds_per_row=_estimated(cpu, seed),
         cpu_ratio=ratio(cpu, base_cpu, paired=True, seed=seed) if min(base_cpu) > 0 else None,
         step_p95_seconds=_maybe(runs, "step_p95_seconds", seed),
         starved=_maybe(runs, "starved", seed),
@@ -151,7 +158,13 @@ def _all(runs: Sequence[Run], name: str) -> list[float]:
 
 def _maybe(runs: Sequence[Run], name: str, seed: int) -> Estimate | None:
     values = [getattr(run, name) for run in runs]
-    return None if None in values else estimate(values, seed=seed)
+    return None if None in values else _estimated(values, seed)
+
+
+def _estimated(values: Sequence[float], seed: int) -> Estimate:
+    """The median, with an interval if there are enough values for one."""
+    e = estimate(values, seed=seed)
+    return e if e.n >= FOR_INTERVAL else Estimate(e.value, -math.inf, math.inf, e.n)
 
 
 def _times(ratio_: Estimate) -> str:
@@ -161,7 +174,7 @@ def _times(ratio_: Estimate) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
+    return f"{100 * value:.0f} %" if value >= 0.1 else f"{100 * value:.2g} %"
 
 
 def _mib(nbytes: int) -> str:

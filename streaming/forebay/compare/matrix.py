@@ -212,5 +212,7 @@ def _checked(
             loaded = topology.load(file, env=env, changes=(variant.change,))
             secrets.append(loaded.secrets)
         except TopologyError as e:
-            problems.found.extend(e.problems)
+            # A mistyped key has as many values as are to be tried, and is one problem.
+            told = {(p.path, p.text) for p in problems.found}
+            problems.found.extend(p for p in e.problems if (p.path, p.text) not in told)
     return secrets

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from forebay.compare.judging import Figures, Judged, rollout
+from forebay.compare.judging import FOR_INTERVAL, Figures, Judged, rollout
 from forebay.compare.orders import Mode
-from forebay.compare.rounds import Results
+from forebay.compare.rounds import MODES, Results
 from forebay.diagnose.environment import Environment
 from forebay.report import Report, charts
 from forebay.statistics import Estimate, shown
 from forebay.topology import redacted
 
 _LONGEST_CELL = 300
-MODES: Mapping[Mode, str] = {"drain": "reading", "train": "training"}
 
 
 def save(
@@ -45,6 +44,8 @@ def as_json(results: Results, judged: Sequence[Judged], environment: Environment
     settings = asdict(results.matrix.settings)
     return {
         "settings": {**settings, "topology": str(settings["topology"])},
+        "rounds": results.rounds,
+        "partial": results.partial,
         "rows": results.inputs.rows,
         "inputs": asdict(results.inputs),
         "seconds": results.seconds,
@@ -77,12 +78,12 @@ def report(results: Results, judged: Sequence[Judged], environment: Environment)
     made.table(["variant", "verdict", "why"], [[j.name, j.judgement, j.why] for j in judged])
     if trains:
         made.section("Training")
-        _speed(made, "train", judged, "The training function on the pipeline's batches.")
+        _speed(made, "train", results, judged, "The training function on the pipeline's batches.")
     made.section("Reading")
     text = "The pipeline alone: its batches are taken as fast as they come, and not trained on."
-    _speed(made, "drain", judged, text)
+    _speed(made, "drain", results, judged, text)
     made.section("Cost and staging")
-    _cost(made, judged, results.inputs.rows)
+    _cost(made, results, judged)
     _how_to_roll_out(made, judged)
     made.section("How it was measured")
     made.bullets(_method(results))
@@ -96,21 +97,35 @@ def summary(results: Results, judged: Sequence[Judged]) -> str:
     found = [f"{k}: {', '.join(names)}" for k, names in count.items() if names]
     failed = [j.name for j in judged if j.judgement == "failed"]
     found += [f"failed: {', '.join(failed)}"] if failed else []
-    told = "; ".join(found) if found else "no variant was shown to differ from the baseline"
-    n, rounds = len(judged) - 1, results.matrix.settings.repeats
+    what = "; ".join(found) if found else "no variant was shown to differ from the baseline"
+    n, rounds = len(judged) - 1, results.rounds
+    so_far = ""
+    if results.partial:
+        so_far = (
+            f"Partial: interrupted after {rounds} of {results.matrix.settings.repeats} rounds. "
+        )
     return (
-        f"{told[0].upper()}{told[1:]}. {n} {'variant' if n == 1 else 'variants'} against the "
-        f"baseline, {rounds} {'round' if rounds == 1 else 'rounds'} of {results.inputs.rows:,} "
-        "rows each."
+        f"{so_far}{what[0].upper()}{what[1:]}. {n} {'variant' if n == 1 else 'variants'} against "
+        f"the baseline, {rounds} {'round' if rounds == 1 else 'rounds'} of "
+        f"{results.inputs.rows:,} rows each."
     )
 
 
-def _speed(made: Report, mode: Mode, judged: Sequence[Judged], text: str) -> None:
+def told(e: Estimate, unit: str = "") -> str:
+    """A figure with its interval; a dash where none can be told."""
+    return f"{e if e.known else f'{shown(e.value)} (-)'}{unit}"
+
+
+def _whisker(results: Results) -> str:
+    return ", with its 95 % interval" if results.rounds >= FOR_INTERVAL else ""
+
+
+def _speed(made: Report, mode: Mode, results: Results, judged: Sequence[Judged], text: str) -> None:
     known = [(j, f) for j in judged if (f := _of(j, mode)) is not None]
     made.text(text)
     columns = ["variant", "rows/s", "times the baseline", "step p95, ms"]
     rows: list[list[object]] = [
-        [j.name, f.rows_per_second, _ratio(j, f), _scaled(f.step_p95_seconds, 1e3)]
+        [j.name, told(f.rows_per_second), _ratio(j, f), _scaled(f.step_p95_seconds, 1e3)]
         for j, f in known
     ]
     if mode == "train":
@@ -121,7 +136,7 @@ def _speed(made: Report, mode: Mode, judged: Sequence[Judged], text: str) -> Non
     bars = {_marked(j): _bar(f.rows_per_second) for j, f in known}
     word = MODES[mode]
     svg = charts.bar_chart(f"Throughput of {word}", bars, "rows/s")
-    made.figure(f"{word}-throughput", svg, "The median of the rounds, with its 95 % interval.")
+    made.figure(f"{word}-throughput", svg, f"The median of the rounds{_whisker(results)}.")
     lines = {
         _marked(j): [(i + 1.0, r.rows_per_second) for i, r in enumerate(j.outcome.runs[mode])]
         for j, _ in known
@@ -130,7 +145,7 @@ def _speed(made: Report, mode: Mode, judged: Sequence[Judged], text: str) -> Non
     made.figure(f"{word}-rounds", svg, "Every run: what moves together is the machine's doing.")
 
 
-def _cost(made: Report, judged: Sequence[Judged], rows: int) -> None:
+def _cost(made: Report, results: Results, judged: Sequence[Judged]) -> None:
     known = [(j, j.drain) for j in judged if j.drain is not None]
     columns = ["variant", "CPU µs/row", "first batch, s", "staged MiB", "memory MiB", "prepare, s"]
     made.table(
@@ -139,7 +154,7 @@ def _cost(made: Report, judged: Sequence[Judged], rows: int) -> None:
             [
                 j.name,
                 _scaled(f.cpu_seconds_per_row, 1e6),
-                f.first_batch_seconds,
+                _scaled(f.first_batch_seconds, 1.0),
                 _mib(f.staged_bytes),
                 _mib(_most_memory(j)),
                 j.outcome.prepare_seconds,
@@ -154,8 +169,8 @@ def _cost(made: Report, judged: Sequence[Judged], rows: int) -> None:
     )
     bars = {_marked(j): _bar(_times(f.cpu_seconds_per_row, 1e6)) for j, f in known}
     svg = charts.bar_chart("CPU time for a row", bars, "µs")
-    made.figure("cpu", svg, "Reading and the stages; the median with its 95 % interval.")
-    made.bullets(_amortised(judged, rows))
+    made.figure("cpu", svg, f"Reading and the stages; the median of the rounds{_whisker(results)}.")
+    made.bullets(_amortised(judged, results.inputs.rows))
 
 
 def _amortised(judged: Sequence[Judged], rows: int) -> Iterable[str]:
@@ -193,16 +208,17 @@ def _method(results: Results) -> list[str]:
     return [
         f"All runs read the same records: {results.inputs.rows:,} rows of "
         f"{len(results.inputs.stops or ())} splits, from the same positions to the same ends.",
-        f"One key of the topology was changed at a time; {settings.repeats} rounds, in each of "
+        f"One key of the topology was changed at a time; {results.rounds} rounds, in each of "
         f"which every variant ran once, in an order drawn with seed {settings.seed}.",
         "Every run had a process of its own. The first "
         f"{settings.warmup_batches} of {settings.batches} batches were not timed.",
         f"The rows of each variant were compared with the baseline's: {same}, by {by}, in any "
         "order. A variant that gives other rows is WRONG, however fast it is.",
         "Ratios are of the two runs of one round; intervals are 95 % percentile bootstraps of the "
-        "median, for ratios at least as wide as Student's t of their logarithms. A difference "
-        f"counts if its interval leaves out 1 and it is {settings.least:.0%} or more. Of twenty "
-        "variants that differ in nothing, one may still be told to.",
+        "median, for ratios at least as wide as Student's t of their logarithms. Of fewer than "
+        "four rounds no interval of a median can be told, of fewer than three none of a ratio. "
+        f"A difference counts if its interval leaves out 1 and it is {100 * settings.least:.3g} % "
+        "or more. Of twenty variants that differ in nothing, one may still be told to.",
         "No checkpoint, dead letter, recording or group offset was written.",
         *(f"Left out, for it is what the file says: {name}." for name in matrix.same),
         f"It took {results.seconds:,.0f} s.",
@@ -223,8 +239,8 @@ def _marked(judged: Judged) -> str:
     return f"{judged.name} (WRONG)" if judged.judgement == "WRONG" else judged.name
 
 
-def _ratio(judged: Judged, figures: Figures) -> Estimate | None:
-    return None if judged.judgement == "baseline" else figures.ratio
+def _ratio(judged: Judged, figures: Figures) -> str | None:
+    return None if judged.judgement == "baseline" else told(figures.ratio)
 
 
 def _most_memory(judged: Judged) -> int | None:
@@ -237,7 +253,7 @@ def _times(e: Estimate, factor: float) -> Estimate:
 
 
 def _scaled(e: Estimate | None, factor: float, unit: str = "") -> str | None:
-    return None if e is None else f"{_times(e, factor)}{unit}"
+    return None if e is None else told(_times(e, factor), unit)
 
 
 def _bar(e: Estimate) -> tuple[float, float, float]:

@@ -53,6 +53,8 @@ class Worker:
                 stderr=self._output,
                 pass_fds=(given,),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                # Ctrl-C in a terminal goes to a whole session: whether the run ends is ours to say.
+                start_new_session=True,
             )
         finally:
             os.close(given)
