@@ -182,6 +182,11 @@ def test_a_verdict_is_given_with_its_shares(browser: Chrome, job: str) -> None:
     assert "computes" in (css(browser, "#verdict-bar").get_attribute("aria-label") or "")
 
 
+def test_the_verdict_says_of_which_time_it_is(browser: Chrome, big: str) -> None:
+    opened(browser, big)
+    assert text(browser, "#verdict-of") == "of the last 30 s"
+
+
 def test_the_topology_is_drawn_as_a_flow_with_live_figures(browser: Chrome, job: str) -> None:
     opened(browser, job)
     kinds = [e.get_attribute("data-kind") for e in browser.find_elements(By.CSS_SELECTOR, ".node")]

@@ -63,6 +63,11 @@ def test_it_shows_what_the_dashboard_shows() -> None:
         assert words in seen
 
 
+def test_the_verdict_says_of_which_time_it_is() -> None:
+    assert "verdict: compute, of the last 30 s" in text(history(60, starved=0.05))
+    assert "verdict: unknown ─" in text([snapshot(1)])
+
+
 def test_what_is_not_known_is_a_dash() -> None:
     assert "0 of 4.0" not in text([snapshot(1)])
     assert "–" in text([snapshot(1)])  # noqa: RUF001

@@ -82,7 +82,8 @@ def _verdict(r: RankPicture) -> RenderableType:
     lines += [Text(f"? {g}", style="dim") for g in v.guess]
     if v.advice:
         lines.append(Text(f"next: {v.advice}", style="cyan"))
-    return Panel(Group(*lines), title=f"verdict: {v.cause}", title_align="left")
+    of = "" if v.seconds is None else f", of the last {v.seconds:.0f} s"
+    return Panel(Group(*lines), title=f"verdict: {v.cause}{of}", title_align="left")
 
 
 def _bar(shares: Mapping[str, float]) -> Text:

@@ -1,7 +1,7 @@
 // The verdict on top: one sentence, the shares that it is about, and how it is known.
 
 import { byId, el, mark, refill, say } from "./dom.js";
-import { percent } from "./format.js";
+import { percent, seconds } from "./format.js";
 
 export const PARTS = ["starved", "copy", "compute", "communication", "other"];
 export const PART_NAMES = {
@@ -35,6 +35,8 @@ export function showVerdict(rank) {
   say(pill, words);
   mark(pill, "data-tone", tone);
   mark(document.querySelector(".verdict"), "data-tone", tone);
+  // The figures below are of fewer seconds: right after a change the two may differ.
+  say(byId("verdict-of"), Number.isFinite(verdict.seconds) ? `of the last ${seconds(Math.round(verdict.seconds))}` : "");
   say(byId("verdict-sentence"), verdict.sentence);
   showShares(verdict.shares);
   list(byId("verdict-evidence"), verdict.evidence, "Nothing yet.");
