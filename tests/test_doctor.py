@@ -21,8 +21,11 @@ from forebay.diagnose.doctor import Diagnosis, examine
 from forebay.diagnose.experiments import DATA, TooShort, measured
 from forebay.diagnose.patient import NothingMeasured
 from forebay.diagnose.phases import KINDS, Kind, Phase, Schedule
+from forebay.diagnose.silence import Silence
+from forebay.diagnose.supplies import Live
 from forebay.errors import StateError
 from forebay.observe.statefile import StateFile
+from forebay.options import SplitStats
 from forebay.stepclock import StepTimes
 from forebay.testing import FakeDevice, MemorySource, Stall
 from forebay.topology import Topology, Training
@@ -165,6 +168,51 @@ def test_a_source_without_records_is_the_verdict_not_an_error() -> None:
     found = examined(training(quick_step, empty), replace(QUICK, patience=0.5))
     assert (found.verdict.cause, found.measured) == ("source", None)
     assert "no record came of MemorySource" in found.verdict.sentence
+
+
+def test_a_stream_that_is_read_to_its_end_is_the_producers_limit_not_a_wait_for_ever() -> None:
+    few = Pipeline(MemorySource({"a": range(12)}, bounded=False)).batch(8)
+    told: list[str] = []
+    found = examined(training(quick_step, few), replace(QUICK, patience=0.5), tell=told.append)
+    assert (found.verdict.cause, found.measured) == ("source", None)
+    assert "all that it holds was read: the producer is the limit" in found.verdict.sentence
+    assert "4 were read, and wait for more to make a whole batch" in found.verdict.evidence
+    assert "the training function's first steps" in told
+    drained = examined(training(None, few), replace(QUICK, patience=0.5))
+    assert drained.verdict.cause == "draining"
+    assert "Nobody trains: nothing came of MemorySource" in drained.verdict.sentence
+
+
+def test_a_stream_that_runs_dry_meanwhile_ends_the_rounds_and_that_is_said() -> None:
+    dries_up = MemorySource({"a": [*range(300), Stall(threading.Event())]})
+    rows = Pipeline(dries_up).batch(8)
+    schedule = replace(QUICK, rounds=100, patience=0.5)
+    found = examined(training(quick_step, rows), schedule)
+    assert found.measured is not None
+    assert "the rounds ended early: nothing came of MemorySource" in found.notes[0]
+
+
+def test_stages_may_take_longer_than_nothing_may_come() -> None:
+    def sleeps(columns: Columns) -> Columns:
+        time.sleep(1.0)
+        return columns
+
+    one = Pipeline(MemorySource({"a": [1]}, bounded=False)).map(sleeps).batch(1)
+    with one.loader(workers=1) as loader:
+        live = Live(loader, grows=False, patience=0.25, tell=lambda _: None)
+        live.begin()
+        assert live.next().rows == 1
+        live.end()
+    assert live.silence() is None
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [(None, "it could not be reached"), (20, "though 10 records wait there"), (10, "the producer")],
+)
+def test_a_silence_is_told_by_what_is_left(end: int | None, said: str) -> None:
+    split = SplitStats(delivered=8, fetched=10, end=end)
+    assert said in Silence.of(10.0, {"a": split}).sentence("KafkaSource")
 
 
 def test_a_range_of_workers_is_measured_at_its_most_and_that_is_said() -> None:
@@ -425,6 +473,25 @@ def test_what_the_rounds_do_not_agree_on_is_not_shown() -> None:
     assert waits(100, 100, 100, 100, 100) == pytest.approx(0.5)
     assert waits(100, 50, 100, 50, 100) == 0.0
     assert waits(100) == pytest.approx(0.5), "one round alone is believed"
+
+
+def test_a_share_lies_within_its_interval_and_two_rounds_that_differ_are_no_exception() -> None:
+    rounds = ((100.0, 20.0, 18.0, 17.0), (100.0, 95.0, 20.0, 17.0), (30.0, 28.0, 27.0, 17.0))
+    phases = [
+        phase(kind, i, ms)
+        for i, times in enumerate(rounds)
+        for kind, ms in zip(KINDS, times, strict=True)
+    ]
+    for some in (phases, phases[:8], phases[4:]):
+        parts = measured(some, {}).intervals.values()
+        assert all(e.low <= e.value <= e.high for e in parts)
+        assert sum(e.value for e in parts) == pytest.approx(1.0)
+
+
+def test_the_rows_of_a_drain_are_told_by_the_time_of_its_step() -> None:
+    phases = [phase(kind, i, 20.0 + 10 * i) for i in range(3) for kind in KINDS]
+    m = measured(phases, {})
+    assert m.rows_a_second == pytest.approx(8 / m.per_step["full"].value)
 
 
 def test_a_round_that_is_not_whole_does_not_count() -> None:

@@ -7,7 +7,7 @@ position is read from the checkpoint, if there is one, and stays there.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from forebay.diagnose.experiments import DATA, Measured, Part, measured
 from forebay.diagnose.patient import NothingMeasured, Patient
 from forebay.diagnose.phases import DoctorsLoader, Phase, Schedule
 from forebay.diagnose.profile import StepProfiler
+from forebay.diagnose.silence import Silence
 from forebay.errors import ForebayError
 from forebay.observe.limits import (
     Limit,
@@ -71,6 +72,7 @@ def examine(
     *,
     timeline: DeviceTimeline | None = None,
     profiler: StepProfiler | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Do the experiments, and tell what limits the trainer.
 
@@ -79,13 +81,16 @@ def examine(
         stopper: ends it early; what was measured until then counts.
         timeline: of the trainer's device; None: that of the topology's ``loader.device``.
         profiler: records a few steps in the end.
+        tell: is told what is done, a line each, on any thread.
 
     Raises:
-        NothingMeasured: it ended before one round of experiments was through.
+        NothingMeasured: it ended before one round of experiments was through, and that was not
+            because nothing came of the source.
         TrainingFailed: the training function raised.
         ForebayError: of the source, of a stage, or of the state.
     """
     patient = Patient.of(topology, timeline, schedule.patience)
+    tell(f"reading the first records, {schedule.patience:.0f} s at most")
     raw = patient.sample()
     if not raw:
         return _no_data(patient)
@@ -101,6 +106,7 @@ def examine(
             timeline=patient.timeline,
             profiler=profiler,
             grows=not topology.pipeline.source.bounded,
+            tell=tell,
         )
         stack.callback(doctors.close)
         monitor = Monitor(loader, job_of_program(loader.options), interval=_WATCH_SECONDS)
@@ -161,6 +167,8 @@ def _diagnosis(patient: Patient, loader: DoctorsLoader, history: Sequence[Snapsh
     try:
         m = measured(loader.phases, loader.paused)
     except ValueError as e:
+        if loader.silence is not None:
+            return _silent(patient, loader.silence)
         raise NothingMeasured(
             f"{e}: the training function took {loader.batches} batches and ended. Let it take "
             "more of them (its own options in the section 'train'), or measure less: --steps 5 "
@@ -172,8 +180,19 @@ def _diagnosis(patient: Patient, loader: DoctorsLoader, history: Sequence[Snapsh
         measured=m,
         phases=tuple(loader.phases),
         mix=dict(loader.origins),
-        notes=patient.notes,
+        notes=(*patient.notes, *_of_its_end(patient, loader.silence)),
     )
+
+
+def _silent(patient: Patient, silence: Silence) -> Diagnosis:
+    verdict = silence.verdict(patient.source, trains=patient.topology.train is not None)
+    return Diagnosis(verdict=verdict, measured=None, notes=patient.notes)
+
+
+def _of_its_end(patient: Patient, silence: Silence | None) -> tuple[str, ...]:
+    if silence is None:
+        return ()
+    return (f"the rounds ended early: {silence.sentence(patient.source)}",)
 
 
 def _window(history: Sequence[Snapshot], loader: DoctorsLoader, m: Measured) -> Window:
@@ -209,7 +228,7 @@ def _parted(paused: Mapping[str, float], share: float) -> dict[str, float]:
 def _verdict(patient: Patient, m: Measured, w: Window) -> Verdict:
     grows = not patient.pipeline.source.bounded
     if patient.topology.train is None:
-        return _drained(m, w, grows=grows)
+        return _drained(m, replace(w, rows=m.rows_a_second), grows=grows)
     losses = {loss: sum(m.shares[part] for part in parts) for loss, parts in _LOSSES.items()}
     loss = max(losses, key=lambda k: losses[k])
     # A machine that stutters makes any part look long in one round; in all of them it does not.
@@ -257,11 +276,10 @@ def _with_experiments(verdict: Verdict, m: Measured) -> Verdict:
 
 
 def _no_data(patient: Patient) -> Diagnosis:
-    name = type(patient.pipeline.source).__name__
     verdict = Verdict(
         cause="source",
-        sentence=f"The trainer waits for data all the time: no record came of {name} within "
-        f"{patient.patience:.0f} s.",
+        sentence="The trainer waits for data all the time: no record came of "
+        f"{patient.source} within {patient.patience:.0f} s.",
         shares={"starved": 1.0},
         evidence=("no experiment could be done without a record",),
         guess=("the topic or table is empty, or its reading begins at its end",),

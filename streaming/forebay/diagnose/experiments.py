@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from forebay.diagnose.phases import KINDS, Kind, Phase
-from forebay.statistics import Estimate, estimate, quantile
+from forebay.statistics import LEVEL, Estimate, estimate, quantile
 
 Part: TypeAlias = Literal[
     "source", "stages", "handover", "copy", "communication", "host", "pause", "compute"
@@ -25,6 +28,7 @@ PARTS: tuple[Part, ...] = (
 DATA: tuple[Part, ...] = ("source", "stages", "handover")
 """What the trainer waits for when it waits for data."""
 QUANTILES = (0.5, 0.95, 0.99)
+_RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +39,24 @@ class Measured:
     """Whole ones: each kind had its turn."""
     steps: int
     """Of the whole pipeline, in all rounds."""
+    rows: int
+    """In these."""
     per_step: Mapping[Kind, Estimate]
     """Seconds of a step, named pauses left out."""
-    shares: Mapping[Part, float]
-    """Of a step of the whole pipeline, pauses included; they add up to 1."""
     intervals: Mapping[Part, Estimate]
-    """The same, each by itself over the rounds: how far to trust it."""
+    """Shares of a step of the whole pipeline, pauses included; their values add up to 1."""
     each: Sequence[Mapping[Part, float]] = ()
     """The same, of each round."""
+
+    @property
+    def shares(self) -> Mapping[Part, float]:
+        """The values of ``intervals``."""
+        return {part: e.value for part, e in self.intervals.items()}
+
+    @property
+    def rows_a_second(self) -> float:
+        """Of the whole pipeline, by the time that a step is said to take."""
+        return self.rows / self.steps / self.per_step["full"].value
 
     @property
     def starved(self) -> float:
@@ -79,9 +93,9 @@ def measured(phases: Sequence[Phase], paused: Mapping[str, float]) -> Measured:
     return Measured(
         rounds=len(rounds),
         steps=sum(r["full"].steps for r in rounds),
+        rows=sum(r["full"].rows for r in rounds),
         per_step={k: estimate([r[k].per_step for r in rounds]) for k in KINDS},
-        shares=_shares(_Times.middle(times), pause),
-        intervals={part: estimate([s[part] for s in each]) for part in PARTS},
+        intervals=_intervals(times, pause),
         each=tuple(each),
     )
 
@@ -151,6 +165,23 @@ def _shares(t: _Times, pause: float) -> dict[Part, float]:
     }
     whole = t.full + pause
     return {part: s / whole for part, s in seconds.items()}
+
+
+def _intervals(times: Sequence[_Times], pause: float) -> dict[Part, Estimate]:
+    """The shares by the medians over the rounds, and between which they lie if the rounds are drawn
+    again and again: so that a share lies within its interval, which the median of the rounds' own
+    shares need not."""
+    n, shares = len(times), _shares(_Times.middle(times), pause)
+    if n == 1:
+        return {part: Estimate(share, -inf, inf, n) for part, share in shares.items()}
+    drawn = np.random.default_rng(0).integers(0, n, (_RESAMPLES, n)).tolist()
+    again = [_shares(_Times.middle([times[i] for i in draw]), pause) for draw in drawn]
+    found = {}
+    for part, share in shares.items():
+        tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+        low, high = np.quantile([s[part] for s in again], tails).tolist()
+        found[part] = Estimate(share, min(low, share), max(high, share), n)
+    return found
 
 
 def _rounds(phases: Sequence[Phase]) -> list[dict[Kind, Phase]]:

@@ -67,6 +67,11 @@ class Patient:
         }
         return cls(topology, pipeline, options, clock, timeline, patience, notes)
 
+    @property
+    def source(self) -> str:
+        """The name of its kind of source."""
+        return type(self.pipeline.source).__name__
+
     def loader(self, pipeline: Pipeline, **options: Any) -> Loader:
         """A loader of the pipeline, or of a part of it, at the topology's position."""
         return pipeline.loader(**{**self.options, **options})

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from forebay.diagnose.profile import StepProfiler
+from forebay.diagnose.silence import WORTH_SECONDS, Silence, Silent
 from forebay.diagnose.supplies import Frozen, Live, Supply
 from forebay.errors import StateError
 from forebay.loader import Loader
@@ -137,6 +138,7 @@ class DoctorsLoader(TrainingLoader):
         timeline: of the trainer's device; None: it works on the host.
         profiler: records some steps of the whole pipeline after all else.
         grows: whether records may come to the source meanwhile.
+        tell: is told what is done, a line each, on any thread.
     """
 
     def __init__(
@@ -150,12 +152,16 @@ class DoctorsLoader(TrainingLoader):
         timeline: DeviceTimeline | None,
         profiler: StepProfiler | None = None,
         grows: bool = False,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(loader, stopper)
+        self._tell = tell
         self._schedule, self._clock, self._device = schedule, clock, _Device(timeline)
         self._profiler, self._frozen = profiler, Frozen(clock)
-        live = Live(loader, grows=grows, patience=schedule.patience)
-        self._supplies: dict[Kind, Supply] = {"full": live, **supplies, "frozen": self._frozen}
+        self._live = Live(loader, grows=grows, patience=schedule.patience, tell=tell)
+        self._supplies: dict[Kind, Supply] = {
+            "full": self._live, **supplies, "frozen": self._frozen,
+        }  # fmt: skip
         self._given = self._all()
         self.phases: list[Phase] = []
         """What was measured so far."""
@@ -163,6 +169,8 @@ class DoctorsLoader(TrainingLoader):
         """Seconds of named pauses for each step since the training function's first ones."""
         self.origins: dict[str, int] = {}
         """Rows of the whole pipeline by split."""
+        self.silence: Silence | None = None
+        """What it ended in, if nothing came any more."""
 
     def __iter__(self) -> Iterator[Batch]:
         return _Batches(self)
@@ -194,6 +202,12 @@ class DoctorsLoader(TrainingLoader):
             with self._stopper.waiting():
                 batch = next(self._given)
         except Stop:
+            silence = self._live.silence()
+            if silence is not None and silence.seconds >= WORTH_SECONDS:
+                self.silence = silence
+            raise StopIteration from None
+        except Silent:
+            self.silence = self._live.silence()
             raise StopIteration from None
         except StopIteration:
             raise
@@ -204,15 +218,18 @@ class DoctorsLoader(TrainingLoader):
         return batch
 
     def _all(self) -> Generator[Batch, None, None]:
+        self._tell("the training function's first steps")
         yield from self._warm_up()
         began, steps = self._clock.times(), self.batches
         for i in range(self._schedule.rounds):
+            self._tell(f"round {i + 1} of {self._schedule.rounds}")
             # There and back: what drifts over a round is not always to the same one's disadvantage.
             for kind in self._supplies if i % 2 == 0 else reversed(self._supplies):
                 yield from self._phase(kind, i)
                 pauses = _since(self._clock.times(), began).pauses
                 self.paused = {k: v / (self.batches - steps) for k, v in pauses.items()}
         if self._profiler is not None:
+            self._tell("a few steps with the profiler")
             yield from self._profiled(self._profiler)
 
     def _warm_up(self) -> Iterator[Batch]:

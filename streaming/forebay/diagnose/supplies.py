@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import torch
 
+from forebay.diagnose.silence import Silence, SilenceWatch, Silent
 from forebay.errors import SourceError
 from forebay.loader import Loader
 from forebay.stepclock import StepClock
@@ -44,7 +45,7 @@ class FromLoader:
         self._catch_up()
 
     def next(self) -> Batch:
-        while (batch := next(self._batches, None)) is None:
+        while (batch := self._next()) is None:
             if self._in_pass == 0:
                 raise SourceError("the source ended twice without giving a batch")
             self._in_pass, self._batches = 0, iter(self._loader)
@@ -53,6 +54,10 @@ class FromLoader:
 
     def end(self) -> None:
         self._loader.close()
+
+    def _next(self) -> Batch | None:
+        """None at the end of a pass."""
+        return next(self._batches, None)
 
     def _catch_up(self) -> None:
         """Nothing is to be caught up with."""
@@ -64,12 +69,36 @@ class Live(FromLoader):
 
     Args:
         grows: whether records may come meanwhile.
-        patience: seconds after which what is there is a backlog, which a run would have, too.
+        patience: seconds after which what is there is a backlog, which a run would have, too; and
+            after which nothing is waited for, if nothing comes.
+        tell: is told of a long wait, on any thread.
     """
 
-    def __init__(self, loader: Loader, *, grows: bool, patience: float) -> None:
+    def __init__(
+        self, loader: Loader, *, grows: bool, patience: float, tell: Callable[[str], None]
+    ) -> None:
         super().__init__(loader)
         self._catches_up, self._patience = grows, patience
+        self._watch = SilenceWatch(loader, patience, tell)
+
+    def begin(self) -> None:
+        self._watch.begin()
+        super().begin()
+
+    def end(self) -> None:
+        self._watch.end()
+        super().end()
+
+    def silence(self) -> Silence | None:
+        """Of the wait that was interrupted, or ended because nothing came; None without one."""
+        return self._watch.silence()
+
+    def _next(self) -> Batch | None:
+        with self._watch.waiting():
+            batch = super()._next()
+        if batch is None and self._watch.over is not None:
+            raise Silent
+        return batch
 
     def _catch_up(self) -> None:
         began, first = time.monotonic(), 0
