@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -26,6 +27,7 @@ from forebay.compare.tuning import (
 )
 from forebay.errors import ConfigError
 from forebay.topology import load
+from forebay.training import Stop, Stopper
 
 SURFACES: dict[str, Callable[[Setting], float]] = {
     "workers help up to eight": lambda s: 100.0 * min(s.workers, 8),
@@ -112,12 +114,22 @@ def test_those_that_one_run_cannot_tell_apart_go_into_the_turns() -> None:
 
 
 class Here:
-    """Runs orders in this process, which spares a test the start of another."""
+    """Runs orders in this process, which spares a test the start of another.
+
+    Args:
+        until: so many; then it is as if a signal came in the middle of a run.
+    """
+
+    def __init__(self, until: int | None = None) -> None:
+        self._left = until
 
     def scout(self, order: Order, batches: int) -> Inputs:
         return scout(order, batches)
 
     def measure(self, order: Order) -> Run:
+        if self._left == 0:
+            raise Stop
+        self._left = None if self._left is None else self._left - 1
         return measure(order)
 
 
@@ -133,7 +145,7 @@ def shop(
     return made
 
 
-def tuned(shop: Workshop, text: str, most_workers: int = 2) -> Tuned:
+def tuned(shop: Workshop, text: str, most_workers: int = 2, until: int | None = None) -> Tuned:
     (shop.folder / "clicks.yaml").write_text((shop.folder / "base.yaml").read_text() + text)
     loaded = load("clicks.yaml")
     before = setting_of(loaded, 2)
@@ -141,10 +153,11 @@ def tuned(shop: Workshop, text: str, most_workers: int = 2) -> Tuned:
     ticks = count()
     return tune(
         loaded,
-        Here(),
+        Here(until),
         seconds=4,
         before=before,
         most_workers=most_workers,
+        stopper=Stopper(),
         clock=lambda: next(ticks) / 5,
     )
 
@@ -166,10 +179,26 @@ def test_where_the_trainer_is_the_limit_nothing_is_recommended(shop: Workshop) -
     assert not found.better and found.chosen == found.before
 
 
+def test_of_an_interrupted_search_nothing_is_claimed(shop: Workshop) -> None:
+    text = STAGES + "loader: {workers: 1, prefetch: 1}\n"
+    found = tuned(shop, text, until=5)
+    assert found.interrupted and len(found.trials) == 5
+    assert not found.better and found.gain is None and found.chosen == found.before
+    with pytest.raises(Stop):
+        tuned(shop, text, until=0)
+
+
 def test_pools_of_a_cluster_are_not_tuned_by_hand(shop: Workshop) -> None:
     elsewhere = replace(load(shop.folder / "base.yaml"), engine="ray")
     with pytest.raises(ConfigError, match=r"runs on 'ray', whose pools are sized while it runs"):
-        tune(elsewhere, Here(), seconds=6, before=Setting(1, 1), most_workers=4)
+        tune(
+            elsewhere,
+            Here(),
+            seconds=6,
+            before=Setting(1, 1),
+            most_workers=4,
+            stopper=Stopper(),
+        )
 
 
 def test_what_a_topology_has_now_is_the_most_that_it_may_have(shop: Workshop) -> None:
@@ -194,3 +223,16 @@ def test_the_command_says_what_it_tried_and_what_to_do(shop: Workshop) -> None:
         "Nothing was",
     )
     assert any(words in done.out for words in said)
+
+
+def test_a_signal_ends_the_command_with_what_was_measured(shop: Workshop) -> None:
+    shop.write("clicks.yaml", (shop.folder / "base.yaml").read_text() + STAGES)
+    command = shop.start("tune", "clicks.yaml", "--seconds", 600, "--json")
+    with command:
+        assert command.stdout is not None
+        assert "trial" in command.stdout.readline()
+        command.send_signal(signal.SIGINT)
+        out, err = command.communicate()
+    last = json.loads(out.splitlines()[-1])
+    assert (command.returncode, err) == (0, "")
+    assert last["event"] == "tuned" and last["interrupted"] and not last["better"]

@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from forebay.cli.common import Options, common_options, read_topology
+from forebay.cli.exits import Interrupted
 from forebay.compare.tuning import GAIN, Setting, Trial, Tuned, setting_of, tune
 from forebay.compare.worker import Worker
 from forebay.cpus import cpu_share
 from forebay.progress import UNKNOWN
 from forebay.statistics import shown
+from forebay.training import Stop, Stopper
 
 
 @click.command("tune")
@@ -41,25 +43,30 @@ def tune_command(
 
     Short runs, in a process of their own, read from where the source begins; they write nothing,
     and with a training function it is trained with. A gain is claimed only where it is beyond the
-    noise.
+    noise. Ctrl-C or SIGTERM ends it with what was measured until then, of which nothing is claimed.
     """
     loaded = read_topology(options, topology)
     cpus = max(2, math.ceil(cpu_share()))
     before = setting_of(loaded, cpus)
     most = max(most_workers or 16 * cpus, before.workers)
-    with Worker() as worker:
-        tuned = tune(
-            loaded,
-            worker,
-            seconds=seconds,
-            before=before,
-            most_workers=most,
-            drain=drain,
-            tell=lambda trial: _say(options, trial),
-        )
-    if not options.json:
-        _show(tuned)
-    options.emit({"event": "tuned", **_as_json(tuned)}, _in_words(tuned))
+    with Stopper() as stopper:
+        with Worker() as worker:
+            try:
+                tuned = tune(
+                    loaded,
+                    worker,
+                    seconds=seconds,
+                    before=before,
+                    most_workers=most,
+                    stopper=stopper,
+                    drain=drain,
+                    tell=lambda trial: _say(options, trial),
+                )
+            except Stop:
+                raise Interrupted("nothing was measured yet") from None
+        if not options.json:
+            _show(tuned)
+        options.emit({"event": "tuned", **_as_json(tuned)}, _in_words(tuned))
 
 
 def _say(options: Options, trial: Trial) -> None:
@@ -77,7 +84,7 @@ def _show(tuned: Tuned) -> None:
         runs = [t.run for t in tuned.trials if t.setting == setting]
         speed = sum(run.rows_per_second for run in runs) / len(runs)
         starved = [run.starved for run in runs if run.starved is not None]
-        share = f"{sum(starved) / len(starved):.0%}" if starved else UNKNOWN
+        share = f"{100 * sum(starved) / len(starved):.0f} %" if starved else UNKNOWN
         table.add_row(
             str(setting.workers), str(setting.prefetch), shown(speed), share, str(len(runs))
         )
@@ -87,6 +94,9 @@ def _show(tuned: Tuned) -> None:
 def _in_words(tuned: Tuned) -> str:
     what = "trains" if tuned.mode == "train" else "reads"
     now = _named(tuned.before)
+    if tuned.interrupted:
+        runs = "1 run" if len(tuned.trials) == 1 else f"{len(tuned.trials)} runs"
+        return f"It was interrupted: by {runs} no setting is shown to be better than {now}."
     if tuned.better:
         assert tuned.gain is not None
         gain = tuned.gain
@@ -118,4 +128,5 @@ def _as_json(tuned: Tuned) -> dict[str, object]:
         "gain": None if tuned.gain is None else tuned.gain.to_json(),
         "trials": len(tuned.trials),
         "seconds": tuned.seconds,
+        "interrupted": tuned.interrupted,
     }

@@ -18,6 +18,7 @@ from forebay.errors import ConfigError
 from forebay.statistics import Estimate, ratio
 from forebay.topology import Topology
 from forebay.topology.engines import DEFAULT
+from forebay.training import Stop, Stopper
 
 GAIN = 0.05
 """A step of the climb must bring so much more, as a share."""
@@ -89,6 +90,8 @@ class Tuned:
     """How many times as fast ``found`` is as ``before``; None: it is that."""
     trials: tuple[Trial, ...]
     seconds: float
+    interrupted: bool = False
+    """Whether it was ended early; then nothing is claimed."""
 
     @property
     def better(self) -> bool:
@@ -103,6 +106,7 @@ def tune(
     seconds: float,
     before: Setting,
     most_workers: int,
+    stopper: Stopper,
     drain: bool = False,
     tell: Callable[[Trial], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
@@ -111,12 +115,14 @@ def tune(
 
     Args:
         before: what the topology has.
+        stopper: ends it early.
         drain: leave the training function out, and look how fast the pipeline alone can be.
         tell: called with each trial as it ends.
 
     Raises:
         ConfigError: the engine is not in this process.
         RunFailed: the topology cannot be run.
+        Stop: it was ended before anything was measured.
     """
     if topology.engine != DEFAULT:
         raise ConfigError(
@@ -124,9 +130,17 @@ def tune(
             f"{topology.engine!r}, whose pools are sized while it runs: see 'loader.autoscale'"
         )
     mode: Mode = "drain" if drain or topology.train is None else "train"
-    search = _Search(topology.file, mode, runner, seconds, tell, clock)
-    tried = climb(search.rate, before, most_workers)
-    turns = search.turns(finalists(tried, before), before)
+    turns: Mapping[Setting, Sequence[float]] = {}
+    with stopper.waiting():
+        search = _Search(topology.file, mode, runner, seconds, tell, clock)
+        try:
+            tried = climb(search.rate, before, most_workers)
+            turns = search.turns(finalists(tried, before), before)
+        except Stop:
+            if not search.trials:
+                raise
+            search.interrupted = True
+    stopper.finish()
     found = cheapest({s: median(rates) for s, rates in turns.items()}) if turns else before
     gain = None if found == before else ratio(turns[found], turns[before], paired=True)
     shown = gain is not None and gain.low > 1 and gain.value >= 1 + GAIN
@@ -138,6 +152,7 @@ def tune(
         gain=gain,
         trials=tuple(search.trials),
         seconds=clock() - search.began,
+        interrupted=search.interrupted,
     )
 
 
@@ -233,6 +248,7 @@ class _Search:
     """Seconds that each trial is timed."""
     warmup: float = 0.0
     """Seconds before that."""
+    interrupted: bool = False
     _inputs: Inputs | None = None
     _spent: float = 0.0
     """On trials, all together."""
