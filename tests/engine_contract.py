@@ -6,6 +6,7 @@ Sources, stages and events are such that an engine may run them in other process
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,6 +66,18 @@ def filled(feed: Feed) -> list[Slice]:
         s = feed.take(1.0)
         taken += [s] if s is not None else []
     return taken
+
+
+def waits(columns: Columns) -> Columns:
+    time.sleep(0.02)
+    return columns
+
+
+def works(columns: Columns) -> Columns:
+    began = time.thread_time()
+    while time.thread_time() < began + 0.02:
+        continue
+    return columns
 
 
 def offsets(slices: list[Slice]) -> list[int]:
@@ -231,6 +244,16 @@ class EngineContract:
         feed.want(["b"])
         assert first(feed).split == "b"
         feed.close()
+
+    def test_of_each_stage_it_is_known_how_much_of_its_time_was_cpu_time(
+        self, engine: Engine
+    ) -> None:
+        feed = engine.start(plan(stages=[Map("waits", waits), Map("works", works)]))
+        drained(feed)
+        waiting, working = feed.stages().values()
+        assert waiting.cpu_seconds is not None and working.cpu_seconds is not None
+        assert waiting.cpu_seconds < waiting.busy_seconds / 2
+        assert working.cpu_seconds > waiting.cpu_seconds
 
     def test_workers_can_be_added_and_taken_away_within_the_bounds(self, engine: Engine) -> None:
         feed = engine.start(plan(workers=(1, 3), bounded=False))

@@ -18,6 +18,7 @@ from forebay.checkpoint import save_torch
 from forebay.diagnose.experiments import DATA, Measured, Part, measured
 from forebay.diagnose.patient import NothingMeasured, Patient
 from forebay.diagnose.phases import DoctorsLoader, Phase, Schedule
+from forebay.diagnose.producer import with_doubt, with_rates
 from forebay.diagnose.profile import StepProfiler
 from forebay.diagnose.silence import Silence
 from forebay.errors import ForebayError
@@ -30,7 +31,7 @@ from forebay.observe.limits import (
 )
 from forebay.observe.monitor import Monitor, job_of_program
 from forebay.observe.snapshot import Snapshot
-from forebay.observe.verdict import WORTH, Verdict, starved, told
+from forebay.observe.verdict import WORTH, Verdict, of_backlog, starved, told
 from forebay.observe.window import Window, between, together
 from forebay.stepclock import DeviceTimeline
 from forebay.topology import Topology
@@ -211,7 +212,8 @@ def _window(history: Sequence[Snapshot], loader: DoctorsLoader, m: Measured) -> 
     seen = [_of_phase(snapshots) for snapshots in within if len(snapshots) >= 2]
     # Of phases of a few quick steps nothing was seen: all phases then.
     w = together(seen) if seen else between(history)
-    return replace(w, shares=shares, starved=m.starved, pauses=pauses)
+    w = replace(w, shares=shares, starved=m.starved, pauses=pauses)
+    return with_rates(w, seen, history, m)
 
 
 def _of_phase(snapshots: Sequence[Snapshot]) -> Window:
@@ -259,7 +261,7 @@ def _drained(m: Measured, w: Window, *, grows: bool) -> Verdict:
         sentence=f"Nobody trains: {w.rows:,.0f} rows a second are drained; {limit.because}.",
         shares=w.shares,
         evidence=limit.evidence,
-        guess=limit.guess,
+        guess=(*limit.guess, *of_backlog(w)),
         advice=limit.advice,
     )
     return _with_experiments(verdict, m)
@@ -272,7 +274,7 @@ def _with_experiments(verdict: Verdict, m: Measured) -> Verdict:
         f"a step takes {ms['full']:.1f} ms; without the source {ms['no source']:.1f} ms, without "
         f"source and stages {ms['no stages']:.1f} ms, with one frozen batch {ms['frozen']:.1f} ms"
     )
-    return replace(verdict, evidence=(steps, *verdict.evidence))
+    return with_doubt(replace(verdict, evidence=(steps, *verdict.evidence)), m)
 
 
 def _no_data(patient: Patient) -> Diagnosis:

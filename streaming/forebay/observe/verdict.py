@@ -84,7 +84,7 @@ def _draining(w: Window) -> Verdict:
         sentence=f"Nobody trains: {w.rows:,.0f} rows a second are drained; {limit.because}.",
         shares=w.shares,
         evidence=limit.evidence,
-        guess=limit.guess,
+        guess=(*limit.guess, *of_backlog(w)),
         advice=limit.advice,
     )
 
@@ -170,7 +170,8 @@ def _of_lock(w: Window) -> tuple[str, ...]:
 def of_backlog(w: Window) -> tuple[str, ...]:
     """What will be once a backlog was read, if records come more slowly than they are taken."""
     come, taken = w.arrived, w.taken
-    if come is None or not taken or not w.behind or come > (1 - WORTH) * taken:
+    # Where nothing comes at all it is more likely a table, which has an end.
+    if not come or not taken or not w.behind or come > (1 - WORTH) * taken:
         return ()
     return (
         f"once the backlog of {w.behind:,} records is read it will wait for the producer "

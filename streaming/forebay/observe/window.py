@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean, median
 
 from forebay.observe.snapshot import Snapshot
@@ -282,36 +283,25 @@ def arrived(all_: Sequence[Snapshot]) -> float | None:
 
     None if that was not twice: between two answers of the source ends stand still, whatever comes.
     """
-    known = [k for k, s in all_[0].splits.items() if s.end is not None]
-    rates = [_rate_of_end(all_, k) for k in known]
-    heard, slow = [r for r in rates if r is not None], all_[-1].at - all_[0].at >= _HEARD_SECONDS
-    if not known or not (slow or (heard and len(heard) == len(rates))):
+    ends: dict[str, list[tuple[float, int]]] = {}
+    for s in all_:
+        for name, split in s.splits.items():
+            if split.end is not None:
+                ends.setdefault(name, []).append((s.at, split.end))
+    moves = [[b for a, b in pairwise(heard) if b[1] > a[1]] for heard in ends.values()]
+    if any(len(m) >= 2 for m in moves) and not any(len(m) == 1 for m in moves):
+        return sum(_speed(m) for m in moves)
+    if not ends or all_[-1].at - all_[0].at < _HEARD_SECONDS:
         return None
-    return sum(heard) + sum(
-        _slowly(all_, k) for k, r in zip(known, rates, strict=True) if r is None
-    )
+    pairs = zip(moves, ends.values(), strict=True)
+    return sum(_speed(m if len(m) >= 2 else heard) for m, heard in pairs)
 
 
-def _rate_of_end(all_: Sequence[Snapshot], split: str) -> float | None:
-    """By the moments at which it grew; None if those were not two."""
-    moved: list[tuple[float, int]] = []
-    before = all_[0].splits[split].end
-    for s in all_[1:]:
-        end = s.splits[split].end if split in s.splits else None
-        if end is not None and before is not None and end > before:
-            moved.append((s.at, end))
-            before = end
-    if len(moved) < 2:
-        return None
-    return (moved[-1][1] - moved[0][1]) / (moved[-1][0] - moved[0][0])
-
-
-def _slowly(all_: Sequence[Snapshot], split: str) -> float:
-    """Of an end that hardly grows: over all of the time."""
-    last = all_[-1].splits.get(split)
-    before, now = all_[0].splits[split].end, last.end if last else None
-    grown = max(0, now - before) if now is not None and before is not None else 0
-    return grown / (all_[-1].at - all_[0].at)
+def _speed(heard: Sequence[tuple[float, int]]) -> float:
+    """From the first to the last of moments, each with an end."""
+    if len(heard) < 2 or heard[-1][0] <= heard[0][0]:
+        return 0.0
+    return max(0, heard[-1][1] - heard[0][1]) / (heard[-1][0] - heard[0][0])
 
 
 def _taken(first: Snapshot, last: Snapshot, span: float) -> float | None:
