@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from forebay.diagnose.phases import KINDS, Kind, Phase, Schedule
 from forebay.diagnose.silence import Silence
 from forebay.diagnose.supplies import Live
 from forebay.errors import StateError
+from forebay.observe.snapshot import Snapshot
 from forebay.observe.statefile import StateFile
 from forebay.options import SplitStats
 from forebay.stepclock import StepTimes
@@ -327,6 +330,7 @@ def test_the_command_tells_a_sentence_shares_and_what_to_try(shop: Workshop) -> 
     )
     assert any(line.startswith("  seen: a step takes ") for line in lines)
     assert any(line.startswith("  next: ") for line in lines)
+    assert "round 2 of 2\n" in done.err
     assert done.code == 0
 
 
@@ -366,15 +370,45 @@ def test_ctrl_c_ends_it_without_a_trace_if_nothing_was_measured_yet(shop: Worksh
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err.strip()) == (130, "", "error: interrupted")
+    assert (process.returncode, out) == (130, "")
+    assert err.endswith("error: interrupted\n")
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_while_nothing_comes_ends_it_with_what_is_known(shop: Workshop) -> None:
+    shop.write("mod.py", "def train(loader):\n    for batch in loader:\n        pass\n")
+    source = "source: {type: memory, data: {a: [1, 2, 3]}, bounded: false}\n"
+    with shop.start(
+        "doctor", shop.write("t.yaml", source + "batch: 2\ntrain: mod:train")
+    ) as process:
+        assert process.stderr is not None
+        while "nothing comes" not in process.stderr.readline() and process.poll() is None:
+            continue
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert "all that it holds was read: the producer is the limit" in out
+
+
+def test_a_job_that_runs_is_judged_without_the_seconds_that_torch_takes(shop: Workshop) -> None:
+    path = written(shop.folder / "rank-0.jsonl", history(30))
+    code = (
+        "import sys; from forebay.cli import invoke; code = invoke(['doctor', sys.argv[1]]); "
+        "sys.exit('torch' in sys.modules or code)"
+    )
+    subprocess.run([sys.executable, "-c", code, path], check=True, capture_output=True)
+
+
+def written(path: Path, snapshots: Sequence[Snapshot]) -> Path:
+    state = StateFile(path)
+    for snapshot in snapshots:
+        state.write(snapshot)
+    state.close()
+    return path
 
 
 def test_the_verdict_on_a_job_by_its_state_file(shop: Workshop) -> None:
-    path = shop.folder / "rank-0.jsonl"
-    state = StateFile(path)
-    for snapshot in history(30, starved=0.4):
-        state.write(snapshot)
-    state.close()
+    path = written(shop.folder / "rank-0.jsonl", history(30, starved=0.4))
     done = shop.forebay("doctor", path, "--json")
     (event,) = done.events
     assert (event["job"], event["rank"], event["cause"]) == ("clicks", 0, "stages")
@@ -382,14 +416,40 @@ def test_the_verdict_on_a_job_by_its_state_file(shop: Workshop) -> None:
     assert shop.forebay("doctor", path, "--strict").code == 8
 
 
-def test_a_run_that_ended_is_judged_by_what_was_before_its_end(shop: Workshop) -> None:
-    path = shop.folder / "rank-0.jsonl"
-    state = StateFile(path)
+def test_a_run_that_ended_is_said_to_have_and_judged_by_what_was_before(shop: Workshop) -> None:
     seen = history(30, starved=0.4)
-    for snapshot in [*seen, replace(seen[-1], ended="done")]:
-        state.write(snapshot)
-    state.close()
-    assert shop.forebay("doctor", path, "--json").events[0]["cause"] == "stages"
+    path = written(shop.folder / "r.jsonl", [*seen, replace(seen[-1], ended="stopped")])
+    (event,) = shop.forebay("doctor", path, "--json").events
+    assert (event["cause"], event["ended"], event["ended_at"]) == ("stages", "stopped", seen[-1].at)
+    _, end, verdict, *_ = shop.forebay("doctor", path).out.splitlines()
+    assert end.startswith("The run was stopped: 300 batches, 30,000 rows; the trainer waited")
+    assert end.endswith("In its last half minute:")
+    assert "waits for data 40 %" in verdict
+
+
+def test_a_state_file_becomes_a_report_with_plots_over_time(shop: Workshop) -> None:
+    path, out = written(shop.folder / "rank-0.jsonl", history(30)), shop.folder / "report"
+    assert shop.forebay("doctor", path, "--out", out).code == 0
+    assert {p.name for p in (out / "figures").iterdir()} == {
+        "rank-0-0-shares.svg", "rank-0-0-rows.svg", "rank-0-0-lag.svg",
+    }  # fmt: skip
+
+
+def test_a_file_that_is_neither_is_told_once(shop: Workshop) -> None:
+    empty = shop.forebay("doctor", shop.write("empty.jsonl", ""))
+    assert (empty.code, "empty.jsonl is empty: no topology, and no state file" in empty.err) == (
+        2, True,
+    )  # fmt: skip
+    broken = shop.forebay("doctor", shop.write("broken.jsonl", "{no\n"))
+    assert (broken.code, broken.err.count("broken.jsonl")) == (3, 1)
+    assert "is no state file of a job" in broken.err
+
+
+def test_a_factory_that_fails_is_wrong_usage(shop: Workshop) -> None:
+    shop.write("mod.py", "def make():\n    raise RuntimeError('no such folder')\n")
+    done = shop.forebay("doctor", "--loader", "mod:make")
+    assert (done.code, done.out) == (2, "")
+    assert "error: the factory mod:make fails: RuntimeError: no such folder" in done.err
 
 
 def test_what_cannot_be_reached_or_does_not_fit_together_is_told(shop: Workshop) -> None:

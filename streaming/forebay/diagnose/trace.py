@@ -113,10 +113,11 @@ class ProfileSummary:
                     for d in self.devices
                 ],
             )
-        report.table(
-            ["operation on the CPU", "ms of its own", "calls"],
-            [[op.name, op.seconds * 1e3, op.calls] for op in self.ops],
-        )
+        if self.ops:
+            report.table(
+                ["operation on the CPU", "ms of its own", "calls"],
+                [[op.name, op.seconds * 1e3, op.calls] for op in self.ops],
+            )
         report.text(f"The trace for chrome://tracing or ui.perfetto.dev: {self.trace}")
 
 

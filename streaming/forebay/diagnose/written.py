@@ -12,8 +12,8 @@ from forebay.diagnose.environment import Environment, size
 from forebay.diagnose.experiments import PARTS, Measured, Part, percentiles
 from forebay.diagnose.memory import MemoryWatch
 from forebay.diagnose.phases import KINDS, Kind
+from forebay.diagnose.telling import verdict_into, verdict_json, verdict_lines
 from forebay.diagnose.trace import ProfileSummary
-from forebay.observe.verdict import Verdict
 from forebay.report import Report
 from forebay.report.charts import bar_chart, line_chart, stacked_bar
 from forebay.statistics import Estimate
@@ -71,6 +71,7 @@ class Findings:
     def report(self, title: str) -> Report:
         """With plots, tables, and the record of where it was measured."""
         d, report = self.diagnosis, Report(title)
+        report.section("Verdict")
         verdict_into(report, d.verdict)
         if d.measured is not None:
             _shares_into(report, d.measured)
@@ -91,35 +92,12 @@ class Findings:
         return report
 
 
-def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as plain JSON values."""
-    return {
-        "cause": verdict.cause,
-        "starved": verdict.starved,
-        "sentence": verdict.sentence,
-        "shares": dict(verdict.shares),
-        "evidence": list(verdict.evidence),
-        "guess": list(verdict.guess),
-        "advice": verdict.advice,
-    }
-
-
-def verdict_lines(verdict: Verdict) -> list[str]:
-    """A verdict for a terminal: the sentence, what was seen, what is guessed, what to try."""
-    return [
-        verdict.sentence,
-        *(f"  seen: {text}" for text in verdict.evidence),
-        *(f"  guess: {text}" for text in verdict.guess),
-        *([f"  next: {verdict.advice}"] if verdict.advice else []),
-    ]
-
-
 def _table(m: Measured) -> Iterator[str]:
     """The shares, those of nothing left out."""
     for part in PARTS:
-        share, interval = m.shares[part], _interval(m.intervals[part])
-        if share >= 0.005:
-            yield f"  {share:6.1%}  {interval:18}  {part:13}  {WHAT[part]}"
+        e = m.intervals[part]
+        if e.value >= 0.005:
+            yield f"  {e.value:6.1%}  {_interval(e):18}  {part:13}  {WHAT[part]}"
     yield f"  in {m.steps} steps of {m.rounds} rounds"
 
 
@@ -131,7 +109,7 @@ def _measured_json(m: Measured) -> dict[str, Any]:
     return {
         "rounds": m.rounds,
         "steps": m.steps,
-        "parts": {part: {**m.intervals[part].to_json(), "value": m.shares[part]} for part in PARTS},
+        "parts": {part: m.intervals[part].to_json() for part in PARTS},
         "step_seconds": {kind: m.per_step[kind].to_json() for kind in KINDS},
     }
 
@@ -148,20 +126,6 @@ def _memory_json(memory: MemoryWatch) -> dict[str, Any]:
         "bytes_per_minute": None if growth is None else growth.to_json(),
         "grows": memory.grows(),
     }
-
-
-def verdict_into(report: Report, verdict: Verdict, title: str = "Verdict") -> None:
-    """Add a verdict to a report."""
-    report.section(title)
-    report.text(verdict.sentence)
-    if verdict.evidence:
-        report.text("What was seen:")
-        report.bullets(verdict.evidence)
-    if verdict.guess:
-        report.text("What may be the reason, but was not shown:")
-        report.bullets(verdict.guess)
-    if verdict.advice:
-        report.text(f"What to try next: {verdict.advice}.")
 
 
 def _shares_into(report: Report, m: Measured) -> None:
@@ -218,10 +182,11 @@ def _memory_into(report: Report, memory: MemoryWatch) -> None:
         return
     report.section("Memory")
     rows = [["peak, shared pages counted once (PSS)", size(peak.pss)], ["RSS then", size(peak.rss)]]
-    if growth is not None:
+    grows = growth is not None and memory.grows()
+    if growth is not None and grows:
         rows.append(["growth a minute", f"{growth.value / (1 << 20):,.1f} MiB"])
     report.table(["what", "value"], rows)
-    report.text("It grows all the time." if memory.grows() else "No lasting growth was seen.")
+    report.text("It grows all the time." if grows else "No lasting growth was seen.")
 
 
 def _milliseconds(e: Estimate) -> str:

@@ -198,7 +198,7 @@ class _File:
         try:
             return [read_snapshots(self.name, since)]
         except ForebayError as e:
-            raise Unreached(str(e)) from e
+            raise Unreached(str(e).removeprefix(f"{self.name} ")) from e  # it stands before it
 
 
 class _Endpoint:

@@ -15,6 +15,7 @@ from forebay.diagnose.foreign.judging import judge
 from forebay.diagnose.foreign.laboratory import Laboratory
 from forebay.diagnose.foreign.setting import FACTORS, Factor
 from forebay.errors import ConfigError
+from forebay.training import Stopper
 
 __all__ = ["FACTORS", "Cause", "Factor", "ForeignFindings", "Trial", "examine"]
 
@@ -28,6 +29,7 @@ def examine(
     repeats: int = 3,
     patience: float = 30.0,
     vary: Collection[Factor] = FACTORS,
+    stopper: Stopper | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> ForeignFindings:
     """Examine the loader that ``module:factory`` returns, in a process of its own.
@@ -43,10 +45,12 @@ def examine(
         repeats: how often the promising settings are measured in turns, at least.
         patience: seconds in which nothing comes and nobody computes: then the loader hangs.
         vary: the arguments that are tried.
+        stopper: ends it early; what was found until then counts.
         tell: is told what is tried next, a line each.
 
     Raises:
-        ConfigError: there is no such factory, or it returns no ``DataLoader``.
+        ConfigError: there is no such factory, or it fails, or it returns no ``DataLoader``.
+        Stop: it was ended before anything was found.
     """
     plan = Plan(
         steps=steps,
@@ -58,8 +62,14 @@ def examine(
     )
     if ":" not in spec:
         raise ConfigError(f"--loader must be module:factory, not {spec!r}")
+    stopper = stopper or Stopper()
     with Laboratory(spec, patience, step_seconds) as lab:
-        seen = experiments(lab, spec, plan, tell)
+        with stopper.waiting():
+            seen = experiments(lab, spec, plan, tell)
+        stopper.finish()
     if isinstance(seen.base, Failure) and seen.base.kind == "spec":
         raise ConfigError(seen.base.what)
+    if isinstance(seen.base, Failure) and seen.base.kind == "factory":
+        at = "".join(f"\n  {line}" for line in seen.base.details)
+        raise ConfigError(f"the factory {spec} fails: {seen.base.what}{at}")
     return judge(seen)

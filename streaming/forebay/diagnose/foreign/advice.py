@@ -14,6 +14,8 @@ from forebay.diagnose.foreign.memory import Growth
 from forebay.diagnose.foreign.seen import Seen
 from forebay.diagnose.foreign.setting import Setting, arguments
 from forebay.diagnose.foreign.window import Window
+from forebay.diagnose.foreign.words import rate, span
+from forebay.observe.limits import percent
 
 _LARGE_BATCH = 4 << 20
 
@@ -27,7 +29,7 @@ FREES: Mapping[str, Cause] = {
 """What was the limit, where changing this argument is what helps."""
 _THREADS = (
     "Forebay decodes on threads of the training process: there are no workers to start, to fork or "
-    "to hand batches over from, and `forebay tune` finds how many threads."
+    "to hand batches over from, and forebay tune finds how many threads."
 )
 FOREBAY: Mapping[Cause, str] = {
     "hang": "Forebay ends a stage that hangs by its time limit, and names the record it was at.",
@@ -46,10 +48,10 @@ FOREBAY: Mapping[Cause, str] = {
     "prefetch": 'Forebay\'s order="arrival" lets slices that are ready overtake a slow one; what '
     "lies ready is bounded in bytes, not in batches.",
     "threads": "Forebay's workers share one pool, sized by the CPUs that the process may use.",
-    "cpu": "Forebay's threads spend no CPU time on handing batches over; with the engine `ray` the "
+    "cpu": "Forebay's threads spend no CPU time on handing batches over; with the engine ray the "
     "stages run on other machines.",
     "memory": "Forebay's threads share the memory of the process; what is in flight is bounded in "
-    "bytes, and `forebay doctor` watches the rest.",
+    "bytes, and forebay doctor watches the rest.",
 }
 
 
@@ -60,10 +62,18 @@ def _healthy(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, s
 def _no_better(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
     tried = "no setting that was tried is shown to be faster" if seen.looks else "nothing was tried"
     return (
-        f"The loader gives {base.rate:.3g} batches/s, {tried}: it feeds every training step that "
-        f"takes {base.per_batch * 1e3:.3g} ms or more.",
+        f"The loader gives {rate(base.rate)}, {tried}: it feeds every training step that takes "
+        f"{span(base.per_batch)} or more.",
         "Return (loader, step) from the factory, and the share of the time in which the step waits "
         "is measured.",
+    )
+
+
+def _unfinished(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
+    return (
+        f"It was interrupted before it was known what limits the loader, which gives "
+        f"{rate(base.rate)}.",
+        "Let it run to its end; --steps and --rounds make it shorter.",
     )
 
 
@@ -90,7 +100,7 @@ def _handover(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, 
 
 
 def _restart(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
-    each = f"takes {base.restart_seconds / base.epochs:.2g} s" if base.epochs else "takes long"
+    each = f"takes {span(base.restart_seconds / base.epochs)}" if base.epochs else "takes long"
     return (
         f"Workers are started anew with each epoch, which {each}; {_gains(facts)}.",
         f"Set {facts['said']}; state that a dataset keeps then lives on from epoch to epoch.",
@@ -132,8 +142,8 @@ def _threads(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, s
 
 def _cpu(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
     return (
-        f"The CPUs are the limit: the loader keeps {facts['busy']:.0%} of {seen.cpus:g} CPUs busy, "
-        "and no setting makes it faster.",
+        f"The CPUs are the limit: the loader keeps {percent(facts['busy'])} of {seen.cpus:g} CPUs "
+        "busy, and no setting makes it faster.",
         "Make an item cheaper (a faster decoder, smaller images, work moved to the GPU), or use "
         "more CPUs.",
     )
@@ -142,8 +152,8 @@ def _cpu(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
 def _dataset(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
     return (
         f"The dataset waits for something that more workers do not make faster, at "
-        f"{facts['busy']:.0%} of {seen.cpus:g} CPUs: a disk or the network at its limit, a lock, "
-        "or work in the main process.",
+        f"{percent(facts['busy'])} of {seen.cpus:g} CPUs: a disk or the network at its limit, a "
+        "lock, or work in the main process.",
         "Measure the reads by themselves; store the data in larger files, nearer.",
     )
 
@@ -151,8 +161,8 @@ def _dataset(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, s
 def _fetching(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str, str]:
     usual = median(w.usual_wait for w in seen.stepped)
     return (
-        f"The loader could give {base.rate:.3g} batches/s, but each takes the main process "
-        f"{usual * 1e3:.3g} ms to fetch ({base.rows} rows, {size(base.bytes)}), and no setting "
+        f"The loader could give {rate(base.rate)}, but each takes the main process {span(usual)} "
+        f"to fetch ({base.rows} rows, {size(base.bytes)}), and no setting "
         "makes it less.",
         "Hand over less: fewer and larger batches, uint8 pixels, one tensor instead of many.",
     )
@@ -162,8 +172,8 @@ def _irregular(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str,
     longest = max(w.longest_wait for w in seen.stepped)
     usual = median(w.usual_wait for w in seen.stepped)
     return (
-        f"The loader gives {base.rate:.3g} batches/s, which is enough on average, but some take "
-        f"long: the longest wait was {longest:.2g} s, the usual one {usual * 1e3:.2g} ms.",
+        f"The loader gives {rate(base.rate)}, which is enough on average, but some take long: the "
+        f"longest wait was {span(longest)}, the usual one {span(usual)}.",
         "Find what makes these items slow (size, a cold cache); spread them out, or cut them down.",
     )
 
@@ -198,6 +208,7 @@ def _duplicates(base: Window, facts: Mapping[str, Any], seen: Seen) -> tuple[str
 SENTENCES: Mapping[Cause, Callable[[Window, Mapping[str, Any], Seen], tuple[str, str]]] = {
     "healthy": _healthy,
     "no_better": _no_better,
+    "unfinished": _unfinished,
     "workers": _workers,
     "handover": _handover,
     "restart": _restart,
@@ -225,7 +236,9 @@ def _enough(base: Window, facts: Mapping[str, Any], seen: Seen) -> str:
     if seen.ceiling is None:
         return ""
     fed = facts["gain"].value * base.rate * seen.ceiling
-    return ", which feeds the step" if fed >= 1 else f", which feeds {fed:.0%} of the step's speed"
+    if fed >= 1:
+        return ", which feeds the step"
+    return f", which feeds {percent(fed)} of the step's speed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,11 +276,11 @@ def broken(seen: Seen) -> Broken:
             evidence=tuple(evidence),
         )
     changes, advice = _way_out(seen, works)
-    what = "The factory" if failure.kind == "factory" else "The loader"
     return Broken(
         cause="died" if failure.kind == "died" else "error",
-        sentence=f"{what} fails: {failure.what}",
-        advice=advice or "It fails without workers, too: the dataset or the factory is the place.",
+        sentence=f"The loader fails: {failure.what}",
+        advice=advice
+        or ("It fails without workers, too: the dataset is the place." if seen.fails_alone else ""),
         evidence=tuple(evidence),
         arguments=changes,
     )
@@ -277,10 +290,11 @@ def _hang(failure: Failure, seen: Seen, works: list[Setting], evidence: list[str
     place = next((line for line in failure.details if "nothing to do" not in line), "")
     place = place or "no process told where it is"
     changes, advice = _way_out(seen, works)
+    alone = "It hangs without workers, too: look" if seen.fails_alone else "Look"
     return Broken(
         cause="hang",
         sentence=f"The loader hangs: {failure.what}; {place}.",
-        advice=advice or "It hangs without workers, too: look at the place that is named.",
+        advice=advice or f"{alone} at the place that is named.",
         evidence=tuple(evidence),
         arguments=changes,
     )

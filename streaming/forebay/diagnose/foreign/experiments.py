@@ -18,6 +18,7 @@ from forebay.diagnose.foreign.memory import growth_of
 from forebay.diagnose.foreign.seen import WORTH, Seen
 from forebay.diagnose.foreign.setting import FACTORS, Factor, Setting
 from forebay.diagnose.foreign.window import Request, Window
+from forebay.training import Stop
 
 _STEP_UP = 1.15
 _MOST_WORKERS, _PER_CPU = 64, 8
@@ -56,6 +57,9 @@ def experiments(
 
     Args:
         tell: is told what is tried next.
+
+    Raises:
+        Stop: it was ended before anything was found. Later that ends it with what there is.
     """
     return _Experiments(lab, plan, tell, Seen(spec=spec, cpus=cpu_share())).run()
 
@@ -69,7 +73,16 @@ class _Experiments:
         self._lab, self._plan, self._tell, self._seen = lab, plan, tell, seen
 
     def run(self) -> Seen:
-        """All of them."""
+        """All of them, or those before a signal."""
+        try:
+            return self._run()
+        except Stop:
+            if self._seen.base is None:
+                raise
+            self._seen.interrupted = True
+            return self._seen
+
+    def _run(self) -> Seen:
         seen = self._seen
         self._tell(f"loading {seen.spec}")
         described = self._lab.describe()

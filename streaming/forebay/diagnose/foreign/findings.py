@@ -31,6 +31,7 @@ Cause: TypeAlias = Literal[
     "irregular",  # it is fast enough on average, but some batches take long
     "dataset",  # it waits for the loader, and no setting nor the CPUs are the reason
     "memory",  # the workers' memory grows
+    "unfinished",  # it was interrupted before that was known
     "no_better",  # no step is known to wait; no setting is faster
     "healthy",  # the step does not wait for it
 ]
@@ -73,6 +74,8 @@ class ForeignFindings:
     """Share of the time in which the training step waits for the loader, 0 to 1; None without a
     step."""
     trials: tuple[Trial, ...] = ()
+    interrupted: bool = False
+    """Whether it was ended before everything was tried."""
 
     @property
     def healthy(self) -> bool:

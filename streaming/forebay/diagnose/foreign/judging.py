@@ -15,6 +15,7 @@ from forebay.diagnose.foreign.notes import evidence_of, guesses_of
 from forebay.diagnose.foreign.seen import SURE, WORTH, Seen
 from forebay.diagnose.foreign.setting import Setting, arguments
 from forebay.diagnose.foreign.window import Window
+from forebay.observe.limits import percent
 from forebay.statistics import Estimate
 
 _AS_GOOD = 0.95
@@ -32,14 +33,20 @@ def judge(seen: Seen) -> ForeignFindings:
         spec=seen.spec,
         cause=cause,
         sentence=_whole(sentence, seen, cause, growth),
-        evidence=tuple(evidence_of(seen, growth)),
+        evidence=(*evidence_of(seen, growth), *_end(seen)),
         guesses=tuple(guesses_of(seen)),
         advice=advice,
         arguments=facts.get("changes", {}),
         forebay=FOREBAY.get(cause, ""),
         starved=seen.starved,
         trials=tuple(_trials(seen)),
+        interrupted=seen.interrupted,
     )
+
+
+def _end(seen: Seen) -> Iterator[str]:
+    if seen.interrupted:
+        yield "It was interrupted: not everything was tried."
 
 
 def _verdict(seen: Seen, growth: Growth | None) -> tuple[Cause, Mapping[str, Any]]:
@@ -74,6 +81,8 @@ def _faster(seen: Seen) -> tuple[Cause, Mapping[str, Any]] | None:
 
 def _last_resort(seen: Seen) -> tuple[Cause, Mapping[str, Any]]:
     """No setting helps: what is the limit then?"""
+    if seen.interrupted:
+        return "unfinished", {}
     base = seen.base
     assert isinstance(base, Window)
     busy = base.cpu_seconds / base.seconds / seen.cpus
@@ -90,7 +99,7 @@ def _last_resort(seen: Seen) -> tuple[Cause, Mapping[str, Any]]:
 def _whole(sentence: str, seen: Seen, cause: Cause, growth: Growth | None) -> str:
     """With how long the step waits before it, and what else is the matter behind it."""
     if seen.starved is not None and cause != "duplicates":
-        waits = f"The training step waits for data {seen.starved:.0%} of the time"
+        waits = f"The training step waits for data {percent(seen.starved)} of the time"
         sentence = f"{waits}: {sentence[0].lower()}{sentence[1:]}"
     if growth is not None and cause != "memory":
         much = size(int(growth.per_batch.value * 1000))
@@ -106,11 +115,13 @@ def _broken(seen: Seen) -> ForeignFindings:
         spec=seen.spec,
         cause=told.cause,
         sentence=told.sentence,
-        evidence=told.evidence,
+        evidence=(*told.evidence, *_end(seen)),
         guesses=tuple(guesses_of(seen)),
         advice=told.advice,
         arguments=told.arguments,
-        forebay=FOREBAY.get(told.cause, ""),
+        # Of a loader that nobody has seen yet there is nothing to compare with.
+        forebay=FOREBAY.get(told.cause, "") if seen.description is not None else "",
+        interrupted=seen.interrupted,
     )
 
 

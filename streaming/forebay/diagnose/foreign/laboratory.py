@@ -125,7 +125,11 @@ class _Process:
         ours[1].close()
         theirs[0].close()
         self.ended = False
-        self.description: Description | Failure = self._answer()
+        try:
+            self.description: Description | Failure = self._answer()
+        except BaseException:  # a signal: nobody knows of the process yet, to end it
+            self.end()
+            raise
 
     def ask(self, order: Mapping[str, Any]) -> Any:
         """Its answer, or what went wrong."""

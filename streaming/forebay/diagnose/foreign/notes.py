@@ -11,7 +11,9 @@ from forebay.diagnose.foreign.memory import Growth
 from forebay.diagnose.foreign.seen import Seen
 from forebay.diagnose.foreign.setting import Setting
 from forebay.diagnose.foreign.window import Window
+from forebay.diagnose.foreign.words import rate, span
 from forebay.diagnose.machine import disk_seen
+from forebay.observe.limits import percent
 
 _SHM_SHARE = 0.5
 _RESTART_SHARE = 0.1
@@ -23,20 +25,20 @@ def evidence_of(seen: Seen, growth: Growth | None) -> Iterator[str]:
     if not isinstance(base, Window) or described is None:
         return
     yield (
-        f"As it is ({present(described.setting)}): {base.rate:.3g} batches/s of {base.rows} rows "
-        f"and {size(base.bytes)}; the first one after {base.first_seconds:.2g} s."
+        f"As it is ({present(described.setting)}): {rate(base.rate)} of {base.rows} rows "
+        f"and {size(base.bytes)}; the first one after {span(base.first_seconds)}."
     )
     yield (
         f"It used {base.cpu_seconds / base.seconds:.2g} of {seen.cpus:g} CPUs, "
-        f"{base.cpu_seconds / base.batches * 1e3:.3g} ms a batch."
+        f"{span(base.cpu_seconds / base.batches)} a batch."
     )
     if seen.stepped and seen.ceiling is not None:
         per_batch = median(w.per_batch for w in seen.stepped)
         waited = median(w.wait_seconds / w.seconds for w in seen.stepped)
         yield (
-            f"A training step takes {seen.ceiling * 1e3:.3g} ms with its batch at hand, and "
-            f"{per_batch * 1e3:.3g} ms from batch to batch with the loader; {waited:.0%} of that "
-            "in the loader."
+            f"A training step takes {span(seen.ceiling)} with its batch at hand, and "
+            f"{span(per_batch)} from batch to batch with the loader; {percent(waited)} of that in "
+            "the loader."
         )
     yield from _of_restarts(seen, base)
     if growth is not None:
@@ -109,14 +111,14 @@ def _of_restarts(seen: Seen, base: Window) -> Iterator[str]:
     described = seen.description
     if base.epochs:
         yield (
-            f"Beginning an epoch took {base.restart_seconds / base.epochs:.2g} s, "
-            f"{base.restart_seconds / base.seconds:.0%} of the time."
+            f"Beginning an epoch took {span(base.restart_seconds / base.epochs)}, "
+            f"{percent(base.restart_seconds / base.seconds)} of the time."
         )
     elif described is not None and described.length:
         share = base.first_seconds / (base.first_seconds + described.length * base.per_batch)
         if share > _RESTART_SHARE and not base.setting.persistent_workers:
             yield (
-                f"Starting takes {base.first_seconds:.2g} s, {share:.0%} of an epoch of "
+                f"Starting takes {span(base.first_seconds)}, {percent(share)} of an epoch of "
                 f"{described.length} batches; persistent_workers=True does it once."
             )
 

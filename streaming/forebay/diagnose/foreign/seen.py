@@ -44,6 +44,8 @@ class Seen:
     """Whether each worker of an ``IterableDataset`` gives the same."""
     ways_out: dict[Setting, Window | Failure] = field(default_factory=dict)
     """Where the loader fails as it is: what it does with other settings."""
+    interrupted: bool = False
+    """Whether a signal ended the experiments before they were all done."""
 
     @property
     def starved(self) -> float | None:
@@ -102,6 +104,14 @@ class Seen:
         gains = [gain for s in self.turns if (gain := self.gain(s)) is not None]
         best = max(gains, key=lambda g: g.value, default=None)
         return best is not None and best.value >= WORTH and best.low <= SURE
+
+    @property
+    def fails_alone(self) -> bool:
+        """Whether a loader that fails was seen to fail without workers, too."""
+        if self.description is None:
+            return False
+        alone = self.description.setting.with_(num_workers=0)
+        return alone == self.description.setting or isinstance(self.ways_out.get(alone), Failure)
 
     @property
     def present(self) -> Window:
