@@ -176,5 +176,9 @@ def own_class() -> DataLoader[Any]:
     return OwnLoader("x")
 
 
+def failing() -> DataLoader[Any]:
+    return DataLoader(Sleepy(), batches=4)  # type: ignore[call-arg]
+
+
 def no_loader() -> list[int]:
     return [1, 2, 3]

@@ -15,6 +15,7 @@ from forebay.diagnose.foreign.loading import load
 from forebay.errors import ConfigError
 from forebay.observe.memory import memory_of
 from forebay.report import Report
+from forebay.training import Stop, Stopper
 
 
 def examined(name: str, **options: Any) -> ForeignFindings:
@@ -120,6 +121,39 @@ def test_a_loader_that_cannot_be_made_anew_is_examined_as_it_is() -> None:
 def test_a_factory_that_returns_no_loader_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"foreign_loaders:no_loader returned list"):
         examine("tests.foreign_loaders:no_loader")
+
+
+def test_a_factory_that_raises_is_refused_with_its_place() -> None:
+    with pytest.raises(ConfigError, match=r"failing fails: TypeError.* 'batches'") as e:
+        examine("tests.foreign_loaders:failing")
+    assert "foreign_loaders.py" in str(e.value) and "in failing" in str(e.value)
+
+
+class Ends(Stopper):
+    """As if a signal came as soon as it is told that this is tried."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self._at, self.told = at, list[str]()
+
+    def tell(self, what: str) -> None:
+        self.told.append(what)
+        if what.startswith(self._at):
+            raise Stop
+
+
+def test_of_an_interrupted_examination_what_was_measured_is_told() -> None:
+    ends = Ends("num_workers=2")
+    options = {"step_seconds": 0.01, "vary": ("num_workers",)}
+    found = examined("slow", **options, stopper=ends, tell=ends.tell)
+    assert found.interrupted and found.cause == "unfinished" and not found.healthy
+    assert found.starved is not None and found.arguments == {} and "not everything" in found.text()
+
+
+def test_before_anything_was_measured_there_is_nothing_to_tell() -> None:
+    ends = Ends("DataLoader of Sleepy as it is")
+    with pytest.raises(Stop):
+        examined("slow", stopper=ends, tell=ends.tell)
 
 
 @pytest.mark.parametrize(

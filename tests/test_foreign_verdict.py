@@ -12,6 +12,7 @@ from forebay.diagnose.foreign.judging import judge
 from forebay.diagnose.foreign.seen import Seen
 from forebay.diagnose.foreign.setting import Setting
 from forebay.diagnose.foreign.window import MemoryPoint, Window
+from forebay.diagnose.foreign.words import rate, span
 
 PRESENT = Setting(num_workers=4)
 MIB = 1 << 20
@@ -78,7 +79,7 @@ def test_the_limit_is_what_makes_it_faster_when_it_is_changed(
 ) -> None:
     found = judge(seen(step=0.001, turns=turns(FASTER, **changes)))
     assert (found.cause, found.arguments) == (cause, changes)
-    assert "2 (" in found.sentence and "waits for data 90%" in found.sentence
+    assert "2 (" in found.sentence and "waits for data 90 %" in found.sentence
     assert found.advice and found.forebay and not found.healthy
 
 
@@ -148,7 +149,7 @@ def test_a_loader_that_is_fast_enough_on_average_is_told_by_its_waits(
 ) -> None:
     stepped = [window(33.0, wait_seconds=1.0, usual_wait=usual, longest_wait=0.9)] * 3
     found = judge(seen(rate=100.0, step=0.02, stepped=stepped))
-    assert found.cause == cause and "33% of the time" in found.sentence
+    assert found.cause == cause and "33 % of the time" in found.sentence
 
 
 def test_pools_of_threads_in_each_worker_are_found_by_doing_without() -> None:
@@ -186,6 +187,31 @@ def test_memory_that_grows_is_told_beside_what_limits_the_loader() -> None:
 )
 def test_memory_that_fills_up_once_does_not_grow(private: Callable[[int], int]) -> None:
     assert judge(seen(memory=growing(private, private))).cause == "healthy"
+
+
+def test_of_what_was_interrupted_only_what_was_shown_is_told() -> None:
+    assert judge(seen(step=0.001, interrupted=True)).cause == "unfinished"
+    assert judge(seen(step=None, interrupted=True)).cause == "unfinished"
+    shown = judge(seen(step=0.001, turns=turns(FASTER, num_workers=8), interrupted=True))
+    assert shown.cause == "workers" and "not everything was tried" in shown.evidence[-1]
+
+
+def test_a_loader_is_only_said_to_fail_without_workers_if_it_was_tried() -> None:
+    error = Failure(kind="error", what="KeyError: 3")
+    failed = Seen(spec="x:y", cpus=8, description=described(), base=error, interrupted=True)
+    assert judge(failed).advice == ""
+    failed.ways_out[PRESENT.with_(num_workers=0)] = error
+    assert "without workers, too" in judge(failed).advice
+
+
+def test_of_a_factory_that_gave_no_loader_there_is_no_comparison() -> None:
+    hang = Failure(kind="hang", what="for 180 s nothing came after starting")
+    assert judge(Seen(spec="x:y", cpus=8, base=hang)).forebay == ""
+
+
+def test_figures_are_plain_numbers_in_the_unit_that_fits() -> None:
+    assert [rate(11432.0), rate(6.472)] == ["11,432 batches/s", "6.47 batches/s"]
+    assert [span(8.77e-5), span(0.0323), span(2.5)] == ["87.7 µs", "32.3 ms", "2.5 s"]
 
 
 def test_risks_are_told_as_what_was_not_shown() -> None:
