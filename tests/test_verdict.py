@@ -336,6 +336,7 @@ def test_too_few_threads_in_line_for_a_cpu_do_not_explain_workers_that_use_none(
     assert told(0.6).advice == "try more workers: loader.workers: 4"
     assert "other processes use the CPUs" in told(1.5).guess[0]
     assert "the interpreter's lock, taken 47 % of the time" in told(0.6, gil=0.47).guess[0]
+    assert "the interpreter's lock, taken 47 % of the time" in told(1.5, gil=0.47).guess[1]
 
 
 def test_nothing_is_said_before_enough_was_seen() -> None:

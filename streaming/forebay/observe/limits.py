@@ -183,10 +183,17 @@ def _more_workers(w: Window, pool: PoolIn) -> tuple[tuple[str, ...], str]:
             "machines: forebay run --engine ray"
         )
     if waits and cpus and used is not None:
-        return ("other processes use the CPUs that this one lacks",), (
+        return ("other processes use the CPUs that this one lacks", *_lock_as_well(w, pool)), (
             "look for what else runs on this machine (top), and give the process CPUs of its own"
         )
     return (), f"try more workers: loader.workers: {more}"
+
+
+def _lock_as_well(w: Window, pool: PoolIn) -> tuple[str, ...]:
+    """Who has no CPU keeps the lock that others wait for: the two come together."""
+    if w.gil is None or w.gil < SHARED or pool.cpu is None or pool.cpu >= _CPU_BOUND:
+        return ()
+    return (f"or the stages wait for the interpreter's lock, taken {percent(w.gil)} of the time",)
 
 
 def _idles(w: Window, pool: PoolIn) -> bool:
