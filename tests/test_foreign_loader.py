@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import foreign_loaders
+from tests.cli_support import Workshop
 
 from forebay.diagnose.foreign import ForeignFindings, examine
 from forebay.diagnose.foreign.loading import load
@@ -154,6 +157,23 @@ def test_before_anything_was_measured_there_is_nothing_to_tell() -> None:
     ends = Ends("DataLoader of Sleepy as it is")
     with pytest.raises(Stop):
         examined("slow", stopper=ends, tell=ends.tell)
+
+
+def test_a_signal_ends_the_command_with_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Workshop(tmp_path, capsys)
+    shop.write("loaders.py", Path(foreign_loaders.__file__).read_text())
+    command = shop.start("doctor", "--loader", "loaders:slow", "--json")
+    with command:
+        assert command.stderr is not None
+        while not command.stderr.readline().startswith("num_workers="):
+            assert command.poll() is None
+        command.send_signal(signal.SIGTERM)
+        out, _ = command.communicate()
+    assert command.returncode == 0
+    (last,) = map(json.loads, out.splitlines())
+    assert last["event"] == "verdict" and last["interrupted"] and last["evidence"]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import click
 
 from forebay.cli.attached import saved, where
 from forebay.cli.common import Options, importable_from, read_topology
-from forebay.cli.exits import UserCodeError
+from forebay.cli.exits import Interrupted, UserCodeError
 from forebay.diagnose.doctor import Diagnosis, TrainingFailed, examine
 from forebay.diagnose.environment import environment
+from forebay.diagnose.foreign import ForeignFindings
 from forebay.diagnose.foreign import examine as examine_loader
 from forebay.diagnose.memory import MemoryWatch
 from forebay.diagnose.patient import NothingMeasured
@@ -64,17 +65,30 @@ def on_loader(options: Options, spec: str, steps: int | None, rounds: int, out: 
 
     Raises:
         ConfigError: there is no such factory, or it fails, or it returns no loader.
+        Interrupted: a signal came before anything was measured.
     """
     importable_from(spec)
-    findings = examine_loader(spec, steps=steps or _LOADER_STEPS, repeats=rounds, tell=_tell)
+    with Stopper() as stopper:
+        findings = _of_loader(spec, steps or _LOADER_STEPS, rounds, stopper)
+        written = _written(spec, findings, out)
+        event = {"event": "verdict", "loader": spec, **findings.to_json(), "report": written}
+        options.emit(event, findings.text() + where(written))
+    return findings.healthy
+
+
+def _of_loader(spec: str, steps: int, rounds: int, stopper: Stopper) -> ForeignFindings:
+    try:
+        return examine_loader(spec, steps=steps, repeats=rounds, stopper=stopper, tell=_tell)
+    except Stop:
+        raise Interrupted("nothing was measured yet") from None
+
+
+def _written(spec: str, findings: ForeignFindings, out: str | None) -> str | None:
     report = Report(f"Doctor: {spec}")
     findings.report(report)
     report.section("Environment")
     report.table(["what", "value"], environment().rows())
-    written = saved(report, out)
-    event = {"event": "verdict", "loader": spec, **findings.to_json(), "report": written}
-    options.emit(event, findings.text() + where(written))
-    return findings.healthy
+    return saved(report, out)
 
 
 def _diagnosis(loaded: Topology, schedule: Schedule, profiler: StepProfiler | None) -> Diagnosis:
