@@ -466,7 +466,7 @@ def test_of_a_few_runs_no_interval_is_told(shop: Workshop) -> None:
         results = results_of(shop, baseline=values, fast=[2 * v for v in values])
         return save(results, judge(results), environment(), shop.folder / "out").read_text()
 
-    assert "(1,000 to 1,200)" in page_of(4) and "95 % interval" in page_of(4)
+    assert "(1,000\u00a0to\u00a01,200)" in page_of(4) and "95 % interval" in page_of(4)
     assert ">1,100 (-)<" in page_of(3) and "95 % interval" not in page_of(3)
     assert ">2,100 (-)<" in page_of(2) and ">2 (-)<" in page_of(2)
 

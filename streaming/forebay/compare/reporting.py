@@ -111,9 +111,9 @@ def summary(results: Results, judged: Sequence[Judged]) -> str:
     )
 
 
-def told(e: Estimate, unit: str = "") -> str:
+def told(e: Estimate) -> str:
     """A figure with its interval; a dash where none can be told."""
-    return f"{e if e.known else f'{shown(e.value)} (-)'}{unit}"
+    return str(e) if e.known else f"{shown(e.value)} (-)"
 
 
 def _whisker(results: Results) -> str:
@@ -129,9 +129,9 @@ def _speed(made: Report, mode: Mode, results: Results, judged: Sequence[Judged],
         for j, f in known
     ]
     if mode == "train":
-        columns.append("starved")
+        columns.append("starved, %")
         for row, (_, f) in zip(rows, known, strict=True):
-            row.append(_scaled(f.starved, 100, " %"))
+            row.append(_scaled(f.starved, 100))
     made.table(columns, rows)
     bars = {_marked(j): _bar(f.rows_per_second) for j, f in known}
     word = MODES[mode]
@@ -252,8 +252,8 @@ def _times(e: Estimate, factor: float) -> Estimate:
     return Estimate(e.value * factor, e.low * factor, e.high * factor, e.n)
 
 
-def _scaled(e: Estimate | None, factor: float, unit: str = "") -> str | None:
-    return None if e is None else told(_times(e, factor), unit)
+def _scaled(e: Estimate | None, factor: float) -> str | None:
+    return None if e is None else told(_times(e, factor))
 
 
 def _bar(e: Estimate) -> tuple[float, float, float]:

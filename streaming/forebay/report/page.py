@@ -23,7 +23,8 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: left;
   vertical-align: top; }
 th { color: var(--soft); font-weight: 600; }
-.number { text-align: right; white-space: nowrap; }
+td { min-width: 7rem; overflow-wrap: anywhere; }
+.number { min-width: 0; overflow-wrap: normal; text-align: right; }
 pre { background: var(--shade); padding: .7rem .9rem; border-radius: 6px; overflow-x: auto;
   font-size: .85rem; }
 figure { margin: 1.4rem 0; }
@@ -78,7 +79,9 @@ def _table(table: Table) -> str:
 
 
 def _cell(kind: str, cell: str) -> str:
-    return f"<td{kind}>{escape(cell)}</td>"
+    # Where there is little room an interval goes below its number, but stays whole.
+    shown = cell.replace(" to ", "\u00a0to\u00a0") if kind else cell
+    return f"<td{kind}>{escape(shown)}</td>"
 
 
 def _figure(figure: Figure) -> str:
