@@ -20,7 +20,7 @@ from tests.snapshots import BEGAN, busy, idle
 from torch.nn.parallel import DistributedDataParallel
 
 from forebay import Pipeline
-from forebay.observe.ddp import _HostHook, measure_communication
+from forebay.observe.ddp import _Hook, _HostWaits, measure_communication
 from forebay.observe.monitor import Monitor
 from forebay.observe.ranks import StoreRanks, of_job, own_store
 from forebay.stepclock import HostClock, StepTimes
@@ -98,10 +98,19 @@ class Bucket:
 
 def test_communication_that_backward_hides_does_not_count(one_rank: None) -> None:
     told, each_look_a_second_later = HostClock(), count().__next__
-    hook = _HostHook(told, dist.group.WORLD, each_look_a_second_later)
+    hook = _Hook(dist.group.WORLD, _HostWaits(told, each_look_a_second_later))
     for last in (False, False, True):
         hook.reduce(Bucket(last)).wait()
     assert told._communicated == 1.0
+
+
+def test_a_group_may_end_as_soon_as_its_last_bucket_is_reduced() -> None:
+    for _ in range(30):  # one of the backend's threads that is the last to know it would abort us
+        dist.init_process_group("gloo", store=_dist.HashStore(), rank=0, world_size=1)
+        hook = _Hook(dist.group.WORLD, _HostWaits(HostClock()))
+        hook.reduce(Bucket(True)).wait()
+        del hook
+        dist.destroy_process_group()
 
 
 class Reducing(FakeTimeline):

@@ -57,9 +57,10 @@ def measure_communication(
     device = next(ddp_model.parameters()).device
     if timeline is None and device.type == "cuda":
         timeline = CudaTimeline(device)
-    hook: _HostHook | _DeviceHook = _HostHook(loader.step_clock, group)
+    waits: _HostWaits | _DeviceWaits = _HostWaits(loader.step_clock)
     if timeline is not None:
-        hook = _DeviceHook(loader.step_clock, group, timeline)
+        waits = _DeviceWaits(loader.step_clock, timeline)
+    hook = _Hook(group, waits)
     # DDP looks at a hook's annotations, and wants classes, not the texts that ours are.
     ddp_model.register_comm_hook(hook, _reduce)
 
@@ -71,23 +72,38 @@ def _reduce(hook: Any, bucket: Any) -> Any:
 _reduce.__annotations__ = {"bucket": _dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
 
 
-class _HostHook:
+class _Hook:
+    """Reduces buckets, and lets ``waits`` see when.
+
+    What is called on a thread of the backend belongs to ``waits``, which knows nothing of the
+    group: were its thread the last to let go of the group, that would wait for its own end.
+    """
+
+    def __init__(self, group: Any, waits: _HostWaits | _DeviceWaits) -> None:
+        self._group, self._waits = group, waits
+
+    def reduce(self, bucket: Any) -> Any:
+        """A future of the reduced bucket."""
+        when_done = self._waits.begun(bucket.is_last())
+        return _all_reduced(bucket.buffer(), self._group).then(when_done)
+
+
+class _HostWaits:
     """Of tensors in the host's memory: a bucket is reduced when its future says so."""
 
-    def __init__(
-        self, told: StepClock, group: Any, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._told, self._group, self._clock = told, group, clock
+    def __init__(self, told: StepClock, clock: Callable[[], float] = time.monotonic) -> None:
+        self._told, self._clock = told, clock
         self._lock = threading.Lock()
         self._open = 0
         self._last_given: float | None = None
 
-    def reduce(self, bucket: Any) -> Any:
+    def begun(self, last: bool) -> Callable[[Any], Any]:
+        """A bucket is complete; what is to be called with its future once it is reduced."""
         with self._lock:
             self._open += 1
-            if bucket.is_last():
+            if last:
                 self._last_given = self._clock()
-        return _all_reduced(bucket.buffer(), self._group).then(self._done)
+        return self._done
 
     def _done(self, future: Any) -> Any:
         """On a thread of the backend, or on the trainer's."""
@@ -100,21 +116,21 @@ class _HostHook:
         return tensor
 
 
-class _DeviceHook:
+class _DeviceWaits:
     """Of tensors on a device, which reduces the buckets in order: by marks, looked at later."""
 
-    def __init__(self, told: StepClock, group: Any, timeline: DeviceTimeline) -> None:
-        self._told, self._group, self._timeline = told, group, timeline
+    def __init__(self, told: StepClock, timeline: DeviceTimeline) -> None:
+        self._told, self._timeline = told, timeline
         self._given: Any = None
         self._pending: deque[tuple[Any, Any]] = deque(maxlen=_MOST_PENDING)
 
-    def reduce(self, bucket: Any) -> Any:
+    def begun(self, last: bool) -> Callable[[Any], Any]:
+        """A bucket is complete; what is to be called with its future once it is reduced."""
         self._tell()
-        last = bucket.is_last()
-        if last:
-            self._given = self._timeline.mark()
-        future = _all_reduced(bucket.buffer(), self._group)
-        return future.then(self._last_done if last else _first_value)
+        if not last:
+            return _first_value
+        self._given = self._timeline.mark()
+        return self._last_done
 
     def _last_done(self, future: Any) -> Any:
         """When the reducing is ordered, on a stream that waits for its end."""
