@@ -6,6 +6,7 @@ next batch is asked for, when the function asks for the state, or when it return
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,11 @@ from forebay.tensors import Batch
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Ours alone: the alarm and the user signals belong to the training function and to schedulers.
 _OVERDUE = signal.SIGRTMIN + 8
+# One press of Ctrl-C may come twice: from the terminal to the whole group, and from a launcher that
+# passes its own on (torchrun, timeout).
+_ECHO_SECONDS = 0.5
+_libc = ctypes.CDLL(None)
+_libc.signal.argtypes, _libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
 
 
 class Stop(BaseException):
@@ -37,8 +43,9 @@ class Stop(BaseException):
 class Stopper:
     """Turns the first SIGTERM or SIGINT into an orderly stop; the second ends the process.
 
-    A wait for the next batch ends at once. A step may take ``grace`` seconds to end; then
-    ``Stop`` is raised in it, and its batch counts as not trained. Main thread only.
+    What comes within half a second of the first is its echo, and does nothing. A wait for the next
+    batch ends at once. A step may take ``grace`` seconds to end; then ``Stop`` is raised in it, and
+    its batch counts as not trained. Main thread only.
     """
 
     def __init__(self, grace: float = 1.0) -> None:
@@ -46,6 +53,7 @@ class Stopper:
         self._waits = self._shielded = self._late = False
         self._before: dict[int, Any] = {}
         self._timer: threading.Timer | None = None
+        self._echo: threading.Timer | None = None
         self.signal: signal.Signals | None = None
         """The signal that came; None: go on."""
 
@@ -62,6 +70,9 @@ class Stopper:
         tb: TracebackType | None,
     ) -> None:
         self.finish()
+        if self._echo is not None:
+            self._echo.cancel()
+            self._echo.join()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -96,12 +107,11 @@ class Stopper:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         for other in _SIGNALS:
-            signal.signal(other, signal.SIG_DFL)
+            signal.signal(other, _ignored)
+        self._echo = _started(threading.Timer(_ECHO_SECONDS, _end_by_signals))
         if self._waits:
             raise Stop
-        self._timer = threading.Timer(self._grace, self._interrupt)
-        self._timer.daemon = True
-        self._timer.start()
+        self._timer = _started(threading.Timer(self._grace, self._interrupt))
 
     def _interrupt(self) -> None:
         """Interrupt the main thread, wherever it is."""
@@ -113,6 +123,25 @@ class Stopper:
         if not self._shielded:
             raise Stop
         self._late = True
+
+
+def _started(timer: threading.Timer) -> threading.Timer:
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _ignored(number: int, frame: FrameType | None) -> None:
+    """The echo of a signal."""
+
+
+def _end_by_signals() -> None:
+    """Let the next signal end the process, also while it is in native code.
+
+    Python lets only its main thread say so, which may be there for long.
+    """
+    for number in _SIGNALS:
+        _libc.signal(number, None)
 
 
 class TrainingLoader(IterableDataset[Batch]):
