@@ -13,6 +13,7 @@ import pytest
 
 from forebay import Pipeline
 from forebay.columns import Columns
+from forebay.deadletter import kind_of
 from forebay.histogram import Durations
 from forebay.loader import Loader
 from forebay.observe.monitor import Monitor
@@ -96,6 +97,19 @@ def test_dead_letters_are_counted_by_the_kind_of_their_reason(end: Snapshot) -> 
     assert [(x.offset, x.reason) for x in end.letters.last] == [
         (7, "ValueError: seven: not wanted")
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("ValueError: no number: 'x'", "ValueError"),
+        ("not a JPEG or PNG: it starts with 00", "not a JPEG or PNG"),
+        ("killed its process, 3 times in this stage", "killed its process, # times in this stage"),
+        ("a" * 200, "a" * 59 + "…"),
+    ],
+)
+def test_kinds_of_dead_letters_hold_no_values(reason: str, kind: str) -> None:
+    assert kind_of(reason) == kind
 
 
 def test_the_times_of_the_steps_add_up(end: Snapshot) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ from typing import Protocol, runtime_checkable
 
 from forebay.errors import ConfigError, ErrorBudgetExceeded
 from forebay.slice import Failure, Slice
+
+_LONGEST_KIND = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +30,10 @@ class Letter:
 
 
 def kind_of(reason: str) -> str:
-    """What stands before the first colon of a reason, as the name of an exception does; a word to
-    count by, where reasons with their values are too many."""
-    kind = reason.partition(":")[0].strip()
-    return kind if kind.isidentifier() else "other"
+    """What stands before the first colon of a reason, such as the name of an exception, without
+    numbers: something to count by, where reasons with their values are too many."""
+    kind = re.sub(r"[\d.,]*\d", "#", reason.partition(":")[0].strip())
+    return kind if len(kind) <= _LONGEST_KIND else kind[: _LONGEST_KIND - 1] + "…"
 
 
 @runtime_checkable

@@ -207,7 +207,7 @@ METRICS: tuple[Metric, ...] = (
     each(
         "counter",
         "dead_letters_total",
-        "Dead letters by stage and kind: the name of the exception.",
+        "Dead letters by stage and kind: what their reasons begin with, as the exception's name.",
         ("stage", "kind"),
         readings.letters,
     ),

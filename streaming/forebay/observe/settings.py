@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.errors import ConfigError
+from forebay.observe.access import Access, parse_listen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,8 @@ class Metrics:
     127.0.0.1 only. Of several ranks on one machine (``LOCAL_RANK``) each takes the port so many
     higher. Port 0: any that is free."""
     token: str | None = None
-    """What a browser or a scraper must know; needed on any other address than loopback."""
+    """What a browser or a scraper must know, 16 characters or more; needed on any other address
+    than loopback."""
     state_file: Path | None = None
     """Gets a line of JSON each ``interval``, for ``forebay dashboard``, ``top`` and ``doctor``."""
     tensorboard: Path | None = None
@@ -30,6 +32,8 @@ class Metrics:
     def __post_init__(self) -> None:
         if not self.interval > 0:
             raise ConfigError(f"interval must be positive, not {self.interval}")
+        if self.listen is not None:
+            Access(parse_listen(self.listen)[0], self.token)
 
     @property
     def wanted(self) -> bool:
