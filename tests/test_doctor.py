@@ -20,15 +20,22 @@ from forebay import Pipeline
 from forebay.columns import Columns, as_numpy
 from forebay.diagnose.cached import CachedSource, sample
 from forebay.diagnose.doctor import Diagnosis, examine
+from forebay.diagnose.environment import environment
 from forebay.diagnose.experiments import DATA, TooShort, measured
+from forebay.diagnose.memory import MemoryWatch
 from forebay.diagnose.patient import NothingMeasured
 from forebay.diagnose.phases import KINDS, Kind, Phase, Schedule
 from forebay.diagnose.silence import Silence
 from forebay.diagnose.supplies import Live
+from forebay.diagnose.trace import ProfileSummary
+from forebay.diagnose.written import Findings
 from forebay.errors import StateError
 from forebay.observe.snapshot import Snapshot
 from forebay.observe.statefile import StateFile
+from forebay.observe.verdict import Verdict
 from forebay.options import SplitStats
+from forebay.report import Report, markdown
+from forebay.report.blocks import Table
 from forebay.stepclock import StepTimes
 from forebay.testing import FakeDevice, MemorySource, Stall
 from forebay.topology import Topology, Training
@@ -103,6 +110,7 @@ def test_a_device_that_works_behind_the_host_is_not_starved() -> None:
     few = numbers().batch(1).map(slow)  # in half the time, on two workers
     found = examined(training(train, few), timeline=device.timeline)
     assert (found.verdict.cause, found.verdict.starved) == ("compute", False)
+    assert "forebay doctor" not in found.verdict.advice, "it is what was just done"
 
 
 def test_pauses_are_named() -> None:
@@ -181,9 +189,13 @@ def test_a_stream_that_is_read_to_its_end_is_the_producers_limit_not_a_wait_for_
     assert "all that it holds was read: the producer is the limit" in found.verdict.sentence
     assert "4 were read, and wait for more to make a whole batch" in found.verdict.evidence
     assert "the training function's first steps" in told
-    drained = examined(training(None, few), replace(QUICK, patience=0.5))
-    assert drained.verdict.cause == "draining"
-    assert "Nobody trains: nothing came of MemorySource" in drained.verdict.sentence
+
+
+def test_a_drain_of_which_nothing_comes_has_no_trainer_either() -> None:
+    silence = Silence.of(10.0, {"a": SplitStats(delivered=8, fetched=8, end=8)})
+    verdict = silence.verdict("KafkaSource", trains=False)
+    assert verdict.cause == "draining"
+    assert verdict.sentence.startswith("Nobody trains: nothing came of KafkaSource within 10 s")
 
 
 def test_a_stream_that_runs_dry_meanwhile_ends_the_rounds_and_that_is_said() -> None:
@@ -557,6 +569,25 @@ def test_the_rows_of_a_drain_are_told_by_the_time_of_its_step() -> None:
 def test_a_round_that_is_not_whole_does_not_count() -> None:
     with pytest.raises(TooShort):
         measured([phase("full", 0, 50.0), phase("frozen", 0, 40.0)], {})
+
+
+def test_memory_that_was_not_shown_to_grow_is_given_no_growth() -> None:
+    with MemoryWatch(every=0.01) as watch:
+        while watch.growth() is None:
+            time.sleep(0.01)
+    verdict = Verdict(cause="compute", sentence="It trains.", shares={})
+    found = Diagnosis(verdict=verdict, measured=None)
+    report = Findings(diagnosis=found, environment=environment(), memory=watch).report("Doctor")
+    text = markdown(report.title, report.blocks)
+    assert "No lasting growth was seen." in text
+    assert "a minute" not in text
+
+
+def test_a_profile_without_an_operation_has_no_table_of_them() -> None:
+    report = Report("Doctor")
+    ProfileSummary(trace="trace.json", steps=3, seconds=1.0, devices=(), ops=()).report(report)
+    assert "no operation of torch's was seen" in markdown(report.title, report.blocks)
+    assert not any(isinstance(block, Table) for block in report.blocks)
 
 
 def test_a_cached_source_gives_the_same_rows_for_ever_with_offsets_that_go_on() -> None:

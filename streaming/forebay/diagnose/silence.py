@@ -153,7 +153,7 @@ class SilenceWatch:
             self._loader.close()
         elif silent >= _WORD_SECONDS and not self._told:
             self._told = True
-            self._tell(f"nothing comes of the source; waiting for {self._patience:.0f} s")
+            self._tell(f"nothing comes of the source: waiting {self._patience:.0f} s at most")
 
     def _seen(self) -> object:
         """What changes while anything happens; None while it is being started."""
