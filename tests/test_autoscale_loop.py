@@ -153,6 +153,7 @@ def test_a_look_that_fails_holds_until_one_succeeds(
             raise OSError("no broker")
         return Sample(at=float(looks), pools=feed.pools())
 
+    settle(feed, 2)  # on its way there it has six workers, too
     log = DecisionLog(10)
     loop = AutoscaleLoop(feed, look, Autoscaling(policy=Always(6), interval=0.01), log)
     loop.start()
