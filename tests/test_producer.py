@@ -62,4 +62,5 @@ def test_a_source_that_was_the_limit_in_some_rounds_only_is_a_guess() -> None:
     verdict = Verdict(cause="stages", sentence="The stages are the limit.", shares={})
     doubtful = with_doubt(verdict, of_rounds(ALL, ALL, ALL, DRY, DRY))
     assert "reading, or the producer, was the limit in some of the rounds" in doubtful.guess[0]
-    assert with_doubt(verdict, of_rounds(ALL, ALL, ALL, ALL, ALL)) == verdict
+    assert with_doubt(verdict, of_rounds(*[ALL] * 5)) == verdict
+    assert with_doubt(verdict, of_rounds(*[{**ALL, "full": 65.0}] * 5)) == verdict, "a known share"

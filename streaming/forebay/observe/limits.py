@@ -34,6 +34,8 @@ _UNEVEN = 0.25
 _IN_LINE = 0.5
 """Threads that were ready to run and had no CPU, from here on."""
 _CPU_BOUND = 0.6
+_SOME = 0.05
+"""Workers that a stage keeps busy: of less it is not worth saying how."""
 _CPUS_USED = 0.85
 _TOP_SPLIT, _MANY = 0.8, 3
 
@@ -151,7 +153,7 @@ def _of(busy: float, pool: PoolIn) -> str:
 
 def _on_cpu(w: Window, stage: str) -> str:
     """How much of a stage's time was CPU time, if that is known and it matters which stage's."""
-    if len(w.stages) < 2 or stage not in w.stages_cpu or not w.stages[stage]:
+    if len(w.stages) < 2 or stage not in w.stages_cpu or w.stages[stage] < _SOME:
         return ""
     return f", {percent(min(w.stages_cpu[stage] / w.stages[stage], 1.0))} of it with CPU time"
 
