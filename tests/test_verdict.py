@@ -157,8 +157,23 @@ CASES = {
         "gil",
         "one of the stages 'gil', 'decode.jpeg' holds the interpreter's lock",
     ),
+    "the lock, on a machine that gives its holder a third of a CPU": (
+        {
+            "shares": WAITS,
+            **LOCKED,
+            "process": {"gil": 0.81, "cpu_seconds": 0.45},
+            "stages_cpu": {"gil": 0.3, "decode.jpeg": 0.1},
+        },
+        "gil",
+        "; stage 'gil' holds the interpreter's lock",
+    ),
     "the lock, held by none of the stages": (
-        {"shares": WAITS, **LOCKED, "stages_cpu": {"gil": 0.1, "decode.jpeg": 0.1}},
+        {
+            "shares": WAITS,
+            **LOCKED,
+            "process": {"gil": 0.81, "cpu_seconds": 0.9},
+            "stages_cpu": {"gil": 0.1, "decode.jpeg": 0.1},
+        },
         "stages",
         "stage 'decode.jpeg' keeps 1.1 of 2 workers busy",
     ),

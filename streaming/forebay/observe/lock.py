@@ -31,18 +31,21 @@ class Holders:
 def holders(w: Window, pool: PoolIn) -> Holders | None:
     """Who among the stages holds the lock; None if it is not taken much, or by others.
 
-    A thread holds the lock only while it runs. So a stage that used less CPU time than half of
-    the time that the lock was taken is not the one, however long its rows took: it waited. If
-    all stages together used less than that, others hold it, such as the training loop.
+    A thread holds the lock while it runs, or while it was to run and lost its CPU. So a stage
+    that used less CPU time than half of the time that the lock was taken, or than half of what
+    the process got, is not the one, however long its rows took: it waited. If all stages together
+    used less than that, others hold it, such as the training loop.
     """
     if w.gil is None or w.gil < LOCKED or not w.stages:
         return None
     used = cpu_of_stages(w, pool)
     if used is None:
         return Holders(stages=tuple(sorted(w.stages, key=lambda k: -w.stages[k])))
-    if sum(used.values()) < w.gil / 2:
+    all_, got = sum(used.values()), w.cpu
+    half = min(w.gil, all_ if got is None else max(got, all_)) / 2
+    if all_ < half:
         return None
-    able = [k for k in used if used[k] >= w.gil / 2] or [k for k in used if used[k] > 0]
+    able = [k for k in used if used[k] >= half] or [k for k in used if used[k] > 0]
     return Holders(
         stages=tuple(sorted(able, key=lambda k: -w.stages_cpu[k] / max(w.stages[k], 1e-9)))
     )
