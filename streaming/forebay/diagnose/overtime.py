@@ -23,7 +23,7 @@ def history_into(report: Report, history: Sequence[Snapshot], name: str) -> None
     if not stretches:
         return
     parts = dict.fromkeys(part for w in stretches for part in w.shares)
-    x_label = f"minutes, to {(history[-1].at - history[0].at) / 60:.3g}"
+    x_label = "minutes"
     shares = {
         part: [(_minutes(history, w), 100 * w.shares[part]) for w in stretches if part in w.shares]
         for part in parts
