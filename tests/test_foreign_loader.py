@@ -130,6 +130,7 @@ def test_a_factory_that_raises_is_refused_with_its_place() -> None:
     with pytest.raises(ConfigError, match=r"failing fails: TypeError.* 'batches'") as e:
         examine("tests.foreign_loaders:failing")
     assert "foreign_loaders.py" in str(e.value) and "in failing" in str(e.value)
+    assert "child.py" not in str(e.value) and str(e.value).count("TypeError") == 1
 
 
 class Ends(Stopper):

@@ -70,6 +70,7 @@ def examine(
     if isinstance(seen.base, Failure) and seen.base.kind == "spec":
         raise ConfigError(seen.base.what)
     if isinstance(seen.base, Failure) and seen.base.kind == "factory":
-        at = "".join(f"\n  {line}" for line in seen.base.details)
+        # The last line is the error once more.
+        at = "".join(f"\n  {line}" for line in seen.base.details[:-1])
         raise ConfigError(f"the factory {spec} fails: {seen.base.what}{at}")
     return judge(seen)

@@ -200,7 +200,11 @@ def _said(error: Exception) -> str:
 
 
 def _last_lines(error: BaseException) -> list[str]:
-    lines = "".join(traceback.format_exception(error)).splitlines()
+    """Of its traceback, without the part that leads from here to the user's code."""
+    tb, here = error.__traceback__, str(Path(__file__).parent)
+    while tb is not None and tb.tb_next and tb.tb_frame.f_code.co_filename.startswith(here):
+        tb = tb.tb_next
+    lines = "".join(traceback.format_exception(type(error), error, tb)).splitlines()
     return [line for line in lines if line.strip()][-12:]
 
 
