@@ -138,9 +138,18 @@ def test_a_token_comes_from_the_environment_and_is_kept_out_of_messages(
     assert token not in "".join(capsys.readouterr())
 
 
+# Where tests run in the background of a shell, Ctrl-C is ignored, and by all that they start.
+HEEDING = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from forebay.cli import main
+main()
+"""
+
+
 def test_it_goes_on_until_it_is_interrupted_which_is_no_error() -> None:
     with served(history(40, starved=0.4)) as job:
-        command = [sys.executable, "-m", "forebay.cli", "top", job.url, "--interval", "0.2"]
+        command = [sys.executable, "-c", HEEDING, "top", job.url, "--interval", "0.2"]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             for _ in range(2):

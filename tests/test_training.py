@@ -63,17 +63,18 @@ def test_after_each_step_it_is_told_how_many_there_were(stopper: Stopper) -> Non
     assert told == [1, 2, 3, 4, 5]
 
 
-def test_a_signal_lets_the_step_end_and_gives_no_further_batch(stopper: Stopper) -> None:
-    loader = TrainingLoader(loader_of(), stopper)
-    seen = []
-    for batch in loader:
-        seen.append(batch)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert loader.stopping
-    assert ids(seen) == [0, 1]
-    assert loader.state_dict()["batches"] == 1
-    assert stopper.signal is signal.SIGTERM
-    loader.close()
+def test_a_signal_lets_the_step_end_and_gives_no_further_batch() -> None:
+    with Stopper(grace=3600) as stopper:
+        loader = TrainingLoader(loader_of(), stopper)
+        seen = []
+        for batch in loader:
+            seen.append(batch)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert loader.stopping
+        assert ids(seen) == [0, 1]
+        assert loader.state_dict()["batches"] == 1
+        assert stopper.signal is signal.SIGTERM
+        loader.close()
 
 
 def test_a_signal_ends_the_wait_for_a_batch() -> None:
