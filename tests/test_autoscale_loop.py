@@ -277,7 +277,7 @@ def test_a_loader_whose_device_nvml_calls_busy_gets_no_more_workers(
 ) -> None:
     gpus = FakeGpus(tmp_path, monkeypatch)
     gpus.say(**{"0.util": 99})
-    monkeypatch.setattr("forebay.loader.cuda_uuid", lambda: "GPU-fake-0")
+    monkeypatch.setattr("forebay.session.cuda_uuid", lambda: "GPU-fake-0")
     of = Pipeline(ENDLESS).map(slow(0.004), workers=(1, 8)).batch(10)
     with of.loader(autoscale=Autoscaling(interval=0.1)) as loader:
         until(loader, lambda: any("busy 99%" in t.reason for t in loader.decisions()))

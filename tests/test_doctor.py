@@ -317,7 +317,7 @@ def test_a_function_that_saves_by_itself_is_kept_from_it() -> None:
 TRAINER = """
     import time
     def slow(columns):
-        time.sleep(0.008 * len(columns["value"]))
+        time.sleep(0.03 * len(columns["value"]))
         return columns
     def train(loader):
         for batch in loader:

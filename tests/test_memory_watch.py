@@ -125,9 +125,9 @@ def test_the_peak_is_seen_and_of_what_kind_it_was() -> None:
 
 def test_what_an_allocator_takes_is_no_growth_and_a_leak_is() -> None:
     kept: list[bytes] = []
-    for kib, leaks in ((100, False), (4000, True)):
+    for kib, leaks in ((100, False), (6000, True)):
         with MemoryWatch(every=0.01) as watch:
-            while len(watch.samples()) < 40:
+            while len(watch.samples()) < 24:
                 kept.append(b"x" * (kib << 10))
                 seen = len(watch.samples())
                 while len(watch.samples()) == seen:

@@ -41,7 +41,7 @@ WORK = """\
 import time
 
 def waits(columns):
-    time.sleep(0.002 * len(columns["value"]))
+    time.sleep(0.004 * len(columns["value"]))
     return columns
 
 def train(loader):
