@@ -103,7 +103,7 @@ def test_a_record_that_exits_its_process_is_the_only_one_that_does_not_come(
 
 
 def exits_at_random(columns: Columns) -> Columns:
-    if random.random() < 0.1:
+    if random.random() < 0.05:
         os._exit(1)
     return columns
 
