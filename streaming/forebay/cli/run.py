@@ -29,7 +29,6 @@ from forebay.errors import ForebayError
 from forebay.observe.monitor import job_of_program
 from forebay.observe.snapshot import JobSeen
 from forebay.observe.watching import Watching
-from forebay.options import LoaderOptions
 from forebay.progress import Outcome, Progress, Style
 from forebay.topology import Topology
 from forebay.training import Checkpoint, Stop, Stopper, TrainingLoader
@@ -103,7 +102,9 @@ def run(
             stack.callback(job.loader.close)
             job.resume()
             saved = job.saved()
-            watching = Watching(job.loader, metrics, _job_seen(loaded)) if metrics.wanted else None
+            watching = (
+                Watching(job.loader, metrics, _job_seen(loaded, job)) if metrics.wanted else None
+            )
             _say_what_begins(loaded, job, options, watching)
             with _watched(watching, stopper), _progress(job, stopper, options, interval):
                 job.run()
@@ -114,11 +115,9 @@ def run(
         options.emit(event, f"stopped by {stopper.signal.name}{saved}")
 
 
-def _job_seen(loaded: Topology) -> JobSeen:
+def _job_seen(loaded: Topology, job: Job) -> JobSeen:
     """Whose run it is, for those who watch it."""
-    of_program = job_of_program(
-        LoaderOptions(**loaded.loader_options), loaded.name or Path(loaded.file).stem
-    )
+    of_program = job_of_program(job.loader.options, loaded.name or Path(loaded.file).stem)
     return replace(
         of_program, topology=loaded.file, engine=loaded.engine, has_trainer=loaded.train is not None
     )

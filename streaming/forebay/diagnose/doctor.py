@@ -31,7 +31,7 @@ from forebay.observe.limits import (
 )
 from forebay.observe.monitor import Monitor, job_of_program
 from forebay.observe.snapshot import Snapshot
-from forebay.observe.verdict import WORTH, Verdict, of_backlog, starved, told
+from forebay.observe.verdict import WORTH, Verdict, draining, starved, told
 from forebay.observe.window import Window, between, together
 from forebay.stepclock import DeviceTimeline
 from forebay.topology import Topology
@@ -255,16 +255,7 @@ def _limit(m: Measured, w: Window, *, grows: bool) -> Limit:
 
 
 def _drained(m: Measured, w: Window, *, grows: bool) -> Verdict:
-    limit = _limit(m, w, grows=grows)
-    verdict = Verdict(
-        cause="draining",
-        sentence=f"Nobody trains: {w.rows:,.0f} rows a second are drained; {limit.because}.",
-        shares=w.shares,
-        evidence=limit.evidence,
-        guess=(*limit.guess, *of_backlog(w)),
-        advice=limit.advice,
-    )
-    return _with_experiments(verdict, m)
+    return _with_experiments(draining(w, _limit(m, w, grows=grows)), m)
 
 
 def _with_experiments(verdict: Verdict, m: Measured) -> Verdict:

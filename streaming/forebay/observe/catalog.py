@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from forebay.observe import readings
+from forebay.observe import points, readings
 from forebay.observe.metric import (
     PREFIX,
     Metric,
@@ -111,12 +111,12 @@ METRICS: tuple[Metric, ...] = (
     of_source(
         "source_lag_records",
         "Offsets up to the ends that were not given to the trainer; of all splits together.",
-        readings.records_behind,
+        points.records_behind,
     ),
     of_source(
         "source_lag_seconds",
         "How long the oldest record that was not given has been there; of the split behind most.",
-        readings.seconds_behind,
+        points.seconds_behind,
     ),
     each(
         "gauge",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from forebay.histogram import Histogram
-from forebay.observe.snapshot import Snapshot
+from forebay.observe.snapshot import Snapshot, SplitSeen
 from forebay.stepclock import StepTimes
 
 WINDOW_SECONDS = 5.0
@@ -115,15 +115,23 @@ def point(history: Sequence[Snapshot], now: Snapshot) -> Point:
 
 def lag_records(now: Snapshot) -> int | None:
     """Records behind, of all splits whose end is known."""
-    known = [s.lag_records for s in now.splits.values() if s.lag_records is not None]
-    return sum(known) if known else None
+    return records_behind(now.splits.values())
 
 
 def lag_seconds(now: Snapshot) -> float | None:
     """How far the split behind most is behind."""
-    return max(
-        (s.lag_seconds for s in now.splits.values() if s.lag_seconds is not None), default=None
-    )
+    return seconds_behind(now.splits.values())
+
+
+def records_behind(splits: Iterable[SplitSeen]) -> int | None:
+    """Of the splits that are known: a split too few is no lag of 0, it is one that is missing."""
+    known = [s.lag_records for s in splits if s.lag_records is not None]
+    return sum(known) if known else None
+
+
+def seconds_behind(splits: Iterable[SplitSeen]) -> float | None:
+    """Of the split that is furthest behind, of those that are known."""
+    return max((s.lag_seconds for s in splits if s.lag_seconds is not None), default=None)
 
 
 def _at(snapshot: Snapshot) -> float:

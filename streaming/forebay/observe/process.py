@@ -9,28 +9,31 @@ from pathlib import Path
 
 from forebay.observe.snapshot import ProcessSeen
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_STATUS = re.compile(r"^(VmRSS|Threads):\s+(\d+)", re.M)
 
 
 def process_seen(cpus: float | None, gil: float | None, pss: int | None = None) -> ProcessSeen:
     """This process now. Cheap: ``pss`` is what ``PssWatch`` read last."""
-    times = os.times()
+    times, (rss, threads) = os.times(), _rss_and_threads()
     return ProcessSeen(
-        rss_bytes=_rss(),
+        rss_bytes=rss,
         pss_bytes=pss,
         cpu_seconds=times.user + times.system,
         cpu_wait_seconds=_queued_seconds(),
-        threads=_threads(),
+        threads=threads,
         cpus=cpus,
         gil=gil,
     )
 
 
-def _rss() -> int | None:
+def _rss_and_threads() -> tuple[int | None, int | None]:
+    """Both of one reading: each asks for the interpreter's lock anew, and it may be taken."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):
-        return None
+        status = dict(_STATUS.findall(Path("/proc/self/status").read_text()))
+    except OSError:
+        status = {}
+    rss, threads = status.get("VmRSS"), status.get("Threads")
+    return None if rss is None else int(rss) << 10, None if threads is None else int(threads)
 
 
 def _queued_seconds() -> float | None:
@@ -43,11 +46,3 @@ def _queued_seconds() -> float | None:
     except (OSError, ValueError, IndexError):
         return None
     return sum(queued) / 1e9 if queued else None
-
-
-def _threads() -> int | None:
-    try:
-        found = re.search(r"^Threads:\s+(\d+)", Path("/proc/self/status").read_text(), re.M)
-    except OSError:
-        return None
-    return None if found is None else int(found[1])

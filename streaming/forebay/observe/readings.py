@@ -32,17 +32,6 @@ def by_source(s: Snapshot, of: Callable[[list[SplitSeen]], float | None]) -> Ite
     return (((source,), of(seen)) for source, seen in sources.items())
 
 
-def records_behind(splits: list[SplitSeen]) -> float | None:
-    """Of the splits that are known: a split too few is no lag of 0, it is one that is missing."""
-    known = [s.lag_records for s in splits if s.lag_records is not None]
-    return sum(known) if known else None
-
-
-def seconds_behind(splits: list[SplitSeen]) -> float | None:
-    """Of the split that is furthest behind, of those that are known."""
-    return max((s.lag_seconds for s in splits if s.lag_seconds is not None), default=None)
-
-
 def splits_in_state(s: Snapshot) -> Iterator[Reading]:
     """How many splits of a source are in each state; of those whose state is known."""
     sources = {x.source: dict.fromkeys(STATES, 0) for x in s.splits.values() if x.state}

@@ -53,7 +53,7 @@ def judge(history: Sequence[Snapshot]) -> Verdict:
     if seen is None:
         return _too_little(last)
     if not last.job.has_trainer:
-        return replace(_draining(seen), seconds=seen.seconds)
+        return replace(draining(seen, limit_of_data(seen)), seconds=seen.seconds)
     return replace(_of_trainer(seen), seconds=seen.seconds)
 
 
@@ -77,8 +77,8 @@ def _too_little(last: Snapshot) -> Verdict:
     return Verdict(cause="unknown", sentence=sentence, shares={})
 
 
-def _draining(w: Window) -> Verdict:
-    limit = limit_of_data(w)
+def draining(w: Window, limit: Limit) -> Verdict:
+    """Of a run that nobody trains with: what limits it."""
     return Verdict(
         cause="draining",
         sentence=f"Nobody trains: {w.rows:,.0f} rows a second are drained; {limit.because}.",

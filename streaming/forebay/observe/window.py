@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
 
+from forebay.observe.points import same_run
 from forebay.observe.snapshot import Snapshot
 
 WINDOW_SECONDS = 30.0
@@ -178,8 +179,7 @@ def _of_one_process(history: Sequence[Snapshot]) -> list[Snapshot]:
     """The snapshots of the process that told last: another one began its counts at 0."""
     if not history:
         return []
-    now = history[-1].job
-    return [s for s in history if (s.job.began, s.job.pid) == (now.began, now.pid)]
+    return [s for s in history if same_run(s, history[-1])]
 
 
 def between(all_: Sequence[Snapshot]) -> Window:
